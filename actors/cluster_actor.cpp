@@ -51,10 +51,7 @@ void ClusterActor::on_tick(uint64_t what) {
   const auto low = static_cast<uint32_t>(what);
   if (what == 0) return drop_lost_rollouts();
   if (what < kTryAgain) return drop_absent_rollout(RolloutId{low});
-  const auto member = members.find(NodeId{low});
-  if (member == members.end()) return;
-  member->second.is_tried_later = false;
-  update_outdated(member->second);
+  try_again(NodeId{low});
 }
 
 uint64_t ClusterActor::next_number() {
@@ -130,7 +127,10 @@ void ClusterActor::on_weights(const ClusterWeights& changed) {
   weights = changed;
   log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
   for (const NodeId node : changed.nodes) has_changed(node);
-  for (const auto& [id, member] : members) update_outdated(member);
+  for (auto& [id, member] : members) {
+    member.tries = 0;
+    update_outdated(member);
+  }
 }
 
 /// The machine runs with `weights` now.
@@ -139,19 +139,41 @@ void ClusterActor::has_changed(NodeId node) {
   if (member == members.end() || !member->second.has_instances()) return;
   member->second.identity.version = weights.what.version;
   member->second.identity.weights = weights.weights;
-  member->second.pause_us = 0;
+  member->second.tries = 0;
 }
 
 void ClusterActor::on_updated(const WeightsUpdated& answer) {
+  const bool is_of_now = answer.version == weights.what.version;
   if (!answer.error.empty()) log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
-  else if (answer.version == weights.what.version) has_changed(answer.node);
+  if (is_of_now && (answer.error.empty() || answer.weights == weights.weights)) return has_changed(answer.node);
   const auto member = members.find(answer.node);
   if (member == members.end()) return;
   // While it changed to weights of before, it refused those of now.
   if (answer.version < weights.what.version) return update_outdated(member->second);
-  if (answer.error.empty() || std::exchange(member->second.is_tried_later, true)) return;
-  member->second.pause_us = std::clamp(2 * member->second.pause_us, kTryPauseUs, kTryPauseUsMax);
-  rt::tell_after(self, member->second.pause_us, handle{self}, Tick{kTryAgain + answer.node.value});
+  if (is_of_now) try_later(answer.node, member->second);
+}
+
+void ClusterActor::try_later(NodeId node, Member& member) {
+  if (!is_outdated(member) || member.tries >= kTriesMax || std::exchange(member.retry_is_pending, true)) return;
+  const int64_t pause_us = std::min(kTryPauseUs << member.tries++, kTryPauseUsMax);
+  rt::tell_after(self, pause_us, handle{self}, Tick{kTryAgain + node.value});
+}
+
+/// It may have them by now: from another try, or from one whose answer was lost.
+void ClusterActor::try_again(NodeId node) {
+  const auto member = members.find(node);
+  if (member == members.end() || !member->second.ready) return;
+  member->second.retry_is_pending = false;
+  const auto send = [this, node] {
+    if (const auto at = members.find(node); at != members.end()) update_outdated(at->second);
+  };
+  rt::ask(self, member->second.ready->handle, rt::kControlTimeoutUs, GetReport{})
+      .then(
+          [this, node, send](const NodeReport& report) {
+            const bool has_them = report.identity.version == weights.what.version && report.identity.weights == weights.weights;
+            has_them ? has_changed(node) : send();
+          },
+          [send](const caf::error&) { send(); });
 }
 
 void ClusterActor::update_outdated(const Member& member) {

@@ -36,7 +36,8 @@ struct ClusterActor {
   static constexpr int64_t kReturnUs = 90'000'000;
   /// KV of a lost rollout is released after this time. It enters again sooner if only its connection was lost.
   static constexpr int64_t kAbsentUs = 5'000'000;
-  /// A machine that could not take the cluster's weights gets them again after this time, which doubles up to the second.
+  /// A machine that could not take the cluster's weights gets them again, at most so often, after 1, 2, 4, ... 64 s.
+  static constexpr int32_t kTriesMax = 16;
   static constexpr int64_t kTryPauseUs = 1'000'000, kTryPauseUsMax = 64'000'000;
 
   /// `first_number`: the start time, in milliseconds of the calendar.
@@ -52,8 +53,8 @@ struct ClusterActor {
     uint64_t epoch = 0;
     std::optional<NodeReady> ready = {};  // none: it is being started
     bool draining = false;
-    int64_t pause_us = 0;         // before it last got the weights again; 0: it took those that it got
-    bool is_tried_later = false;  // it will get them again after pause_us
+    int32_t tries = 0;              // to give it the weights again, in a row
+    bool retry_is_pending = false;  // the next of them has its time
     bool has_instances() const { return roles.has(NodeRole::kInstances); }
   };
 
@@ -75,6 +76,8 @@ struct ClusterActor {
   void on_updated(const WeightsUpdated& answer);
   bool is_outdated(const Member& member) const { return member.has_instances() && member.identity.version < weights.what.version; }
   void update_outdated(const Member& member);
+  void try_later(NodeId node, Member& member);
+  void try_again(NodeId node);
   void on_watch(const WatchCluster& watch);
   void on_down(const rt::down& message);
   ClusterReport report() const;

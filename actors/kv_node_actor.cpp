@@ -157,7 +157,8 @@ void KvNodeActor::on_room() {
     if (pull.waits_for_room) waiting.push_back(op);
   for (const uint64_t op : waiting) {
     fetch_lent(op, true);
-    if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits_for_room) break;  // later ones wait for their turn, or their limit
+    // Later ones wait for their turn, or their limit.
+    if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits_for_room) break;
   }
   for (size_t left = parked.size(); left > 0; --left) {
     keep(parked.front().ask.what.owner);  // its blocks may have been released meanwhile

@@ -4,9 +4,9 @@
 // Blocks of an opening that are missing here are *pulled* from another node. The directory names the nodes that keep blocks of
 // the owner; one of them lends its blocks (a lease there); the transport copies them into granted slots here; they are sealed
 // and the opening is answered. If anything fails on the way, the opening is answered with the blocks that are here, and the
-// instance prefills the rest. If DRAM is full here, a pull waits while room is being made. A lender that dies is given up at once; a
-// silent one after 10 s; a silent directory, or room that does not come, after 2 s. A late fetch counts as failed: its slots stay in quarantine, and the lender's
-// lease stays open, until the transport no longer touches them.
+// instance prefills the rest. If DRAM is full here, a pull waits while room is being made. A lender that dies is given up at once,
+// a silent one after 10 s, a silent directory, or room that does not come, after 2 s. A late fetch counts as failed: its slots stay
+// in quarantine, and the lender's lease stays open, until the transport no longer touches them.
 //
 // If DRAM is full, blocks *move* to another node that has room, before they go to disk. The directory names a taker; it fetches them
 // under a lease here, keeps them as a guest and says in KvClose which ones. It takes only what fits into its free slots, so no

@@ -183,7 +183,7 @@ void NodeActor::remake_instance(InstanceId id) {
              [this, id](Result<InstanceMachinery>& made) {
                if (!made.ok()) {
                  const std::string why = cat("instance ", id, " on node ", config.node, " could not be started again: ", made.error().detail);
-                 return is_last(id) ? give_up(why) : lose({id}, why);
+                 return is_last(id) && !draining ? give_up(why) : lose({id}, why);
                }
                instances.at(id).made = *std::move(made);
                start_waiting_instances();
@@ -392,9 +392,12 @@ void NodeActor::leave_when_drained() {
   });
 }
 
+/// That of the instances with the newest weights.
 ClusterIdentity NodeActor::identity() const {
-  const auto up = std::ranges::find_if(instances, [](const auto& i) { return i.second.handle != nullptr; });
-  return up == instances.end() ? ClusterIdentity{} : instance_identity(up->second.info);
+  const Instance* newest = nullptr;
+  for (const auto& [id, instance] : instances)
+    if (instance.handle && (newest == nullptr || newest->info.version < instance.info.version)) newest = &instance;
+  return newest == nullptr ? ClusterIdentity{} : instance_identity(newest->info);
 }
 
 template <class Then>

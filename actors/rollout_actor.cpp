@@ -8,7 +8,8 @@ namespace seer {
 namespace {
 
 constexpr int64_t kUpdateTokens = 65536;  // in one message to a draft server: 256 KiB
-constexpr size_t kRenewedGroups = 4096;   // the same
+constexpr int64_t kChangeUs = 3'000'000;  // how long a rollout waits at its start for instances that may get its weights
+constexpr size_t kRenewedGroups = 4096;   // whose drafts one message renews
 
 }  // namespace
 
@@ -83,12 +84,12 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   }
   if (instances.contains(up.instance) || draining.contains(up.instance))
     on_instance_lost(up.instance);  // it restarted, and this came before its down message
-  instances[up.instance] = {up.handle, up.kv_blocks, up.kv_blocks * up.block_tokens, 0, rt::now_us(self)};
+  instances[up.instance] = {up.handle, up.kv_blocks, 0, rt::now_us(self)};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
-  instances_gone.erase(up.instance);
-  note_room();
   rt::monitor(self, up.handle);
-  if (!instances_seen.insert(up.instance).second)  // it may still run chunks that were placed again elsewhere
+  const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
+  note_room();
+  if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   const int64_t running_max = config.scheduler.running_max;
@@ -99,27 +100,35 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (started) place();
 }
 
-/// The first instance sets the model, weights and KV layout that all others must have, also when it is gone.
+/// The first instance that says so sets the model, weights and KV layout that all others must have, also when it is gone.
 bool RolloutActor::may_join(const InstanceUp& up) {
   ClusterIdentity expected = identity.value_or(up.identity);
   expected.version = config.version;
-  const Status fits = check_identity(cat("instance ", up.instance), up.identity, expected);
+  const std::string who = cat("instance ", up.instance);
+  const Status fits = check_identity(who, up.identity, expected);
+  instances_gone.erase(up.instance);
   refusals.erase(up.instance);
   if (fits.ok()) {
-    if (expected.weights == 0) expected.weights = up.identity.weights;  // the first did not say
+    if (expected.weights == 0) expected.weights = up.identity.weights;
+    if (expected.shape == 0) expected.shape = up.identity.shape;
     identity = expected;
-  } else {
-    const WeightVersion version = up.identity.version;
-    refusals[up.instance] = {fits.error().detail, version != WeightVersion{} && version != config.version};
-    parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", fits.error()}});
+    return true;
   }
-  return fits.ok();
+  ClusterIdentity changed = up.identity;
+  changed.version = config.version;
+  changed.weights = 0;
+  const bool may_change = up.identity.version != WeightVersion{} && up.identity.version < config.version && check_identity(who, changed, expected).ok();
+  refusals[up.instance] = {fits.error().detail, may_change};
+  parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", fits.error()}});
+  return false;
 }
 
+/// Instances that were lost may be started again. So a length does not depend on when it is asked for.
 void RolloutActor::note_room() {
-  if (instances.empty()) return;
-  kv_tokens_max = 0;
-  for (const auto& [id, instance] : instances) kv_tokens_max = std::max(kv_tokens_max, instance.kv_tokens);
+  int64_t most = 0;
+  for (const auto& [id, kv_tokens] : instances_seen)
+    if (!instances_gone.contains(id)) most = std::max(most, kv_tokens);
+  if (most > 0) kv_tokens_max = most;
 }
 
 void RolloutActor::on_part_lost(const PartLost& lost) {
@@ -130,6 +139,7 @@ void RolloutActor::on_part_lost(const PartLost& lost) {
   }
   instances_gone.insert(lost.instances.begin(), lost.instances.end());
   for (const InstanceId id : lost.instances) refusals.erase(id);
+  note_room();
   end_when_none_is_left();
   if (ended) return;
   start_when_all_are_up();
@@ -154,9 +164,10 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
   if (started) place();
 }
 
-/// Those that are up, and those that will not be.
+/// Those that are up, and those that are not awaited.
 size_t RolloutActor::settled_instances() const {
-  const auto stays_out = [](const auto& refusal) { return !refusal.second.may_change; };
+  const bool waits_for_change = rt::now_us(self) - started_us < kChangeUs;
+  const auto stays_out = [&](const auto& refusal) { return !refusal.second.may_change || !waits_for_change; };
   return instances.size() + instances_gone.size() + static_cast<size_t>(std::ranges::count_if(refusals, stays_out));
 }
 
@@ -233,8 +244,8 @@ void RolloutActor::leave_out(RequestId id) {
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 
-/// A group that no instance could take fails alone, as one does whose begun responses have no room left. A request answered before is
-/// not answered again, not even with an error.
+/// A group that no instance could take fails alone. So does one with a begun response that has no room left. A request answered before
+/// is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const int64_t begun = group.generated_tokens.empty() ? 0 : std::ranges::max(group.generated_tokens);
   if (const int64_t room = kv_tokens_max - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
@@ -568,7 +579,6 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   ++instances_lost;
   instances.erase(lost);
   scheduler->remove_instance(lost);
-  note_room();
   lost_us = rt::now_us(self);
   if (instances.empty()) instances_gone_us = lost_us;
   const auto chunks = std::ranges::count(open, lost, [](const auto& chunk) { return chunk.second.instance; });
@@ -626,6 +636,7 @@ void RolloutActor::on_tick() {
   }
   if (instances.empty() && now - instances_gone_us > config.no_instance_us)
     return end(cat("no instance is left to run on", why_none_is_left()));
+  start_when_all_are_up();
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();
   renew_drafts();
@@ -647,7 +658,9 @@ void RolloutActor::place() {
 
 /// An instance that was lost not long ago may be started again, and hold what those that are up cannot.
 bool RolloutActor::one_may_return(int64_t now) const {
-  const auto is_missing = [this](InstanceId id) { return !instances.contains(id) && !instances_gone.contains(id) && !refusals.contains(id); };
+  const auto is_missing = [this](const auto& seen) {
+    return !instances.contains(seen.first) && !instances_gone.contains(seen.first) && !refusals.contains(seen.first);
+  };
   return now - lost_us < config.no_instance_us && std::ranges::any_of(instances_seen, is_missing);
 }
 

@@ -85,7 +85,6 @@ struct RolloutActor {
   struct Instance {
     InstanceHandle handle;
     int64_t kv_blocks = 0;
-    int64_t kv_tokens = 0;      // that these hold
     int64_t kv_blocks_used = 0;
     int64_t up_us = 0;          // when its node said last that it is up
     std::vector<GroupId> over;  // for RunChunk::over of the next chunk there
@@ -93,7 +92,7 @@ struct RolloutActor {
 
   struct Refusal {
     std::string why;
-    bool may_change = false;  // it has another weight version, and may get this one
+    bool may_change = false;  // it has older weights, and may get those of the rollout
   };
 
   void on_instance_up(const InstanceUp& up);
@@ -171,9 +170,9 @@ struct RolloutActor {
   std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
   std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
   std::set<InstanceId> instances_gone;              // for good
-  std::map<InstanceId, Refusal> refusals;           // of those that are not taken as they were announced last
-  std::set<InstanceId> instances_seen;              // that were up at some time
-  int64_t kv_tokens_max = 0;                        // the KV of the largest one that is up; with none, of the last ones
+  std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
+  std::map<InstanceId, int64_t> instances_seen;     // that were up at some time, and how many tokens their KV holds
+  int64_t kv_tokens_max = 0;                        // the KV of the largest of them that is not gone for good
   std::vector<std::string> parts_lost;              // reasons
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies

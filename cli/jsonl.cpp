@@ -195,8 +195,8 @@ class PromptReader {
     return {};
   }
 
-  /// The field that this one is a misspelling of; empty: none. Only long names of sampling have others that are near, which
-  /// begin alike: names near short ones, prompt_id, num_tokens, and a word of a long name (repetition) may be the user's own.
+  /// The field that this one is a misspelling of; empty: none. Only long names of sampling are guessed, from names
+  /// with the same first letter: prompt_id, num_tokens, and a word of a long name (repetition) may be the user's own.
   std::string meant_field(const std::string& name) const {
     constexpr size_t kLongName = 8;
     const auto plain = [](std::string_view of) {

@@ -96,7 +96,7 @@ void InstanceActor::go_on() {
     if (!batch.is_ordered() && !sequences.empty()) {
       while (!plan()) {
       }
-      batch.order(std::max(1, report_steps() - steps_since_report), kv.first_arrival_fits(batch.running_count()));
+      batch.order(steps_to_report(), kv.first_arrival_fits(batch.running_count()));
     }
   } while (admit());
   batch.split_if_stale();
@@ -143,10 +143,14 @@ void InstanceActor::on_steps(StepResult& result) {
   add_figures(result);
   if (drafts) drafts->step_came(rt::now_us(self), result.step_us);
   batch.take(result);
-  const bool report_due = steps_since_report >= report_steps() || rt::now_us(self) - reported_us >= config.alive_us;
+  const bool report_due = steps_since_report >= config.report_steps || rt::now_us(self) - reported_us >= config.alive_us;
+  const bool live_due = sequences.any_live() && steps_since_live_report >= config.live_report_steps;
   const bool sync_due = drafts && drafts->sync_is_due(rt::now_us(self));
-  if (report_due || sync_due) batch.take_gains();
-  if (report_due) report_tokens();
+  if (report_due || live_due || sync_due) batch.take_gains();
+  if (report_due)
+    report_tokens();
+  else if (live_due)
+    report_live();
   if (sync_due) share_drafts();
 }
 
@@ -164,6 +168,7 @@ void InstanceActor::add_figures(const StepResult& result) {
   report.engine_cpu_us += result.cpu_us;
   report.steps += result.steps;
   steps_since_report += static_cast<int32_t>(result.steps);
+  steps_since_live_report += static_cast<int32_t>(result.steps);
 }
 
 /// See RunningBatch::OnGain.
@@ -403,8 +408,13 @@ void InstanceActor::answer_update(std::string error) {
 
 // ---- reports ---------------------------------------------------------------------------------------------------------
 
+int32_t InstanceActor::steps_to_report() const {
+  const int32_t steps = config.report_steps - steps_since_report;
+  return sequences.any_live() ? std::clamp(config.live_report_steps - steps_since_live_report, 1, steps) : steps;
+}
+
 void InstanceActor::report_tokens() {
-  steps_since_report = 0;
+  steps_since_report = steps_since_live_report = 0;
   grown.clear();
   if (drafts) {
     drafts->renew_choice();
@@ -425,6 +435,14 @@ void InstanceActor::report_tokens() {
     if (s.sampling->logprob_mode != LogprobMode::kNone)
       s.unreported_logprobs.reserve(static_cast<size_t>(config.report_steps));
   }
+  tell_rollouts(std::move(reported));
+}
+
+void InstanceActor::report_live() {
+  steps_since_live_report = 0;
+  std::vector<ChunkTokens> reported;
+  for (const auto& [id, s] : sequences)
+    if (s->is_live && s->reported_tokens < s->log.size()) reported.push_back(s->take_unreported());
   tell_rollouts(std::move(reported));
 }
 

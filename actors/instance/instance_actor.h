@@ -12,7 +12,6 @@
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) the weights change only while there are no chunks, so every token and KV block of a chunk has one version.
 #pragma once
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,8 +43,8 @@ struct InstanceConfig {
   int32_t headroom_tokens = 32;
   int32_t offer_blocks = 8;   // a running chunk offers full blocks to the pool when it has this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
-  int32_t live_report_steps = 4;  // the same while somebody reads tokens of a chunk as they come
-  int64_t alive_us = 60'000'000;  // while steps end, a report comes at least so often, and tells of chunks without new tokens too
+  int32_t live_report_steps = 4;  // the same for chunks whose tokens somebody reads as they come
+  int64_t alive_us = 60'000'000;  // while steps run, a report is sent at least so often, and tells of chunks without new tokens too
   int32_t step_depth = 2;     // orders of steps in the engine at most; an engine may take fewer
 };
 
@@ -100,8 +99,9 @@ struct InstanceActor {
   void finish(Sequence& s, const Finish& end);
   void fail_request(Sequence& s, std::string error);
   void answer(ChunkId id, ChunkEnd end);
-  int32_t report_steps() const { return sequences.any_live() ? std::min(config.live_report_steps, config.report_steps) : config.report_steps; }
+  int32_t steps_to_report() const;
   void report_tokens();
+  void report_live();
   void report_growth();
   void tell_rollouts(std::vector<ChunkTokens> reported);
   void share_drafts();
@@ -120,7 +120,7 @@ struct InstanceActor {
   RunningBatch batch;
   InstanceReport report;                  // current_report() adds the counts of kv and drafts
   int64_t started_us = -1;                // when the first chunk came
-  int32_t steps_since_report = 0;
+  int32_t steps_since_report = 0, steps_since_live_report = 0;
   int64_t reported_us = 0;      // when the last report went out
   int64_t all_reported_us = 0;  // when the last one that told of each chunk did
   bool draining = false;                  // every chunk gives way

@@ -47,6 +47,9 @@ struct Answering {
   TextRules text;
 };
 
+/// An event that repeats all tokens comes after this share more of them, so that a stream's work stays linear in its length.
+constexpr size_t kRepeatedShare = 32;
+
 struct Generate {
   std::vector<GatewayRequest> requests;
   std::vector<Answering> to;  // by request
@@ -128,6 +131,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   SEER_RETURN_IF_ERROR(check_entries(logprobs, "return_logprob", prompts.ids.size()));
   SEER_RETURN_IF_ERROR(check_entries(rids, "rid", prompts.ids.size()));
   AskedSoFar asked;
+  bool any_logprobs = false;
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
     const Json* const given = entry(params, i);
     Json own = given == nullptr ? empty : *given;
@@ -142,13 +146,14 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     }
     if (request.rid.empty()) request.rid = front.fresh_rid();
     SEER_ASSIGN_OR_RETURN(const bool wants_logprobs, boolean_of(entry(logprobs, i), "return_logprob", false));
-    if (wants_logprobs) SEER_RETURN_IF_ERROR(check_logprobs_asked(body));
+    any_logprobs |= wants_logprobs;
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
     call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, wants_kept, std::move(text)});
     call.is_list |= sampling.n > 1;
     call.requests.push_back(std::move(request));
   }
+  if (any_logprobs) SEER_RETURN_IF_ERROR(check_logprobs_asked(body));
   if (call.streams && (call.requests.size() > 1 || call.requests[0].seeds.size() > 1))
     return fail(Code::kInvalidArgument, "stream is for one response: expected one prompt and n = 1");
   return call;
@@ -221,12 +226,16 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
       reply->write(cat("data: ", answer_text(to, r, front.version_label(r.version), *told), "\n\n"));
       if (*told) *told = r.output_ids.size();
     };
-    call.tokens = [so_far, send, told, reply](size_t, uint32_t, const CommittedTokens& part, WeightVersion version) {
+    const auto due = std::make_shared<size_t>(0);  // so many tokens has the next event that repeats all of them
+    call.tokens = [so_far, send, told, due, reply](size_t, uint32_t, const CommittedTokens& part, WeightVersion version) {
       so_far->version = version;
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
       so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
       so_far->kept_ids.append(part.kept_ids);
-      if (*told || reply->has_room()) send(*so_far);  // else the next event has these tokens too
+      const size_t tokens = so_far->output_ids.size();
+      if (!*told && (tokens < *due || !reply->has_room())) return;  // the next event has these tokens too
+      send(*so_far);
+      *due = tokens + tokens / kRepeatedShare;
     };
     call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {
       const Response& r = responses[0][0];

@@ -21,6 +21,7 @@ struct FakeNode {
     int woken = 0;
     int64_t drain_us = 0;  // of the last DrainNode
     std::vector<UpdateWeights> updates;
+    NodeReport report;
   };
   struct Actor {
     using handle = NodeHandle;
@@ -35,7 +36,7 @@ struct FakeNode {
               [](const DirectoryUp&) {},
               [this](const Tick&) { rt::quit(self); },
               [this](const WorkReady&) { ++seen->woken; },
-              [](const GetReport&) { return NodeReport{}; }};
+              [this](const GetReport&) { return seen->report; }};
     }
     rt::self_ptr<Actor> self;
     std::shared_ptr<Seen> seen;
@@ -407,6 +408,34 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   b.world.run_until(b.world.now_us() + 2 * ClusterActor::kTryPauseUsMax);
   CHECK(late.seen->updates.size() == 6);
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 8);
+}
+
+TEST_CASE("cluster: a machine that has the new weights though its answer was an error, or was lost, is used; others get them so often only") {
+  const ClusterIdentity old{.model = "qwen", .layout = 7, .weights = 12, .version = WeightVersion{1}};
+  const WeightsUpdated failed{NodeId{2}, WeightVersion{5}, "instance 1 died while it changed its weights", 0};
+  for (const char* const how : {"one instance took them", "it has them at the next try", "never", "others of that version"}) {
+    CAPTURE(how);
+    Bench b;
+    FakeNode first(b.world), second(b.world);
+    REQUIRE(b.enter(1, old).error == "");
+    REQUIRE(b.enter(2, old).error == "");
+    b.ready(1, first.handle());
+    b.ready(2, second.handle());
+    rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{1}}});
+    b.run();
+    REQUIRE(second.seen->updates.size() == 1);
+    const bool took = std::string(how).starts_with("one"), has = std::string(how).starts_with("it"), other = std::string(how).starts_with("others");
+    WeightsUpdated answer = failed;
+    if (took || other) answer.weights = took ? 77 : 78;
+    if (has || other) second.seen->report.identity = {.weights = has ? 77u : 78u, .version = WeightVersion{5}};
+    for (int i = 0; i < 2 * ClusterActor::kTriesMax; ++i) {
+      rt::post(b.cluster, answer);
+      b.world.run_until(b.world.now_us() + ClusterActor::kTryPauseUsMax);
+    }
+    const bool is_used = took || has;
+    CHECK(second.seen->updates.size() == (is_used ? 1 : 1 + ClusterActor::kTriesMax));
+    CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == (is_used ? 4 : 2));
+  }
 }
 
 TEST_CASE("cluster: machines without instances are compared in what they have; rollouts and new weights are for those with instances") {

@@ -2,6 +2,7 @@
 // and are refused, and resumed rollouts. rollout_actor_test.cpp has whole rollouts on simulated machines.
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <sstream>
 
 #include "actors/context_actor.h"
@@ -42,23 +43,24 @@ struct FakeInstance {
 /// A rollout of few groups, by default of one, with instances played by the test.
 struct Stage {
   explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}, std::vector<ResumedRequest> resumed = {},
-                 bool machines_may_join = false, uint32_t group_count = 1, bool cuts_lengths = false)
+                 bool machines_may_join = false, uint32_t group_count = 1, const std::function<void(RolloutConfig&)>& change = {})
       : events(world) {
     std::vector<GroupSpec> groups;
     for (uint32_t g = 0; g < group_count && samples > 0; ++g) {
       groups.push_back({.id = GroupId{g}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
       groups[g].sampling.max_tokens = 20;
       groups[g].seeds.resize(samples, 9);
+      groups[g].is_live = true;
     }
     auto context = world.spawn<ContextActor>();
-    rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
-                                                      .instances_expected = instances_expected,
-                                                      .chunk_silence_us = 10'000'000,
-                                                      .no_instance_us = 3'000'000,
-                                                      .machines_may_join = machines_may_join,
-                                                      .cuts_lengths = cuts_lengths,
-                                                      .tells_commits = true},
-                                        RolloutParts{groups, context, {}, events.handle(), {}, log, std::move(resumed)});
+    RolloutConfig config{.scheduler = {.policy = "divided", .chunk_tokens = 8},
+                         .instances_expected = instances_expected,
+                         .chunk_silence_us = 10'000'000,
+                         .no_instance_us = 3'000'000,
+                         .machines_may_join = machines_may_join,
+                         .tells_commits = true};
+    if (change) change(config);
+    rollout = world.spawn<RolloutActor>(config, RolloutParts{groups, context, {}, events.handle(), {}, log, std::move(resumed)});
   }
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
   InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}, int64_t kv_blocks = 100) {
@@ -115,6 +117,7 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
   s.done(first, ChunkEnd::kChunkFull);
   REQUIRE(s.seen[0].chunks.size() == 2);
   const RunChunk second = s.seen[0].chunks[1];
+  CHECK(second.is_live);
   CHECK(second.log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
   s.progress(first, {11, 12});
   s.done(first, ChunkEnd::kChunkFull);
@@ -339,16 +342,19 @@ TEST_CASE("rollout: once one instance has said which weights it has, others must
         "instance 2 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
 }
 
-TEST_CASE("rollout: it starts without instances that are refused for good, and waits for those that may get its weights") {
-  const ClusterIdentity good{.layout = 7, .version = {1}};
-  for (const bool is_older : {false, true}) {
-    CAPTURE(is_older);
-    Stage s(1, 2);
-    s.add_instance(0, good);
-    s.add_instance(1, {.layout = is_older ? 7u : 8u, .version = {is_older ? 0x1000u : 1u}});
-    CHECK(s.seen[0].chunks.size() == (is_older ? 0 : 1));
-    if (is_older) s.add_instance(1, good);
-    CHECK(s.seen[0].chunks.size() + s.seen[1].chunks.size() == 1);
+TEST_CASE("rollout: it starts without instances that are refused for good, and waits 3 s for those that may get its weights") {
+  const auto with = [](uint64_t layout, uint64_t version) { return ClusterIdentity{.layout = layout, .version = {version}}; };
+  for (const auto& [second, is_awaited] : {std::pair{with(8, 5), false}, {with(8, 4), false}, {with(7, 6), false}, {with(7, 4), true}}) {
+    CAPTURE(second.layout);
+    CAPTURE(second.version);
+    Stage s(1, 2, {}, {}, false, 1, [](RolloutConfig& config) { config.version = {5}, config.no_instance_us = 30'000'000; });
+    s.add_instance(0, with(7, 5));
+    s.add_instance(1, second);
+    s.run_for(2'000'000);
+    CHECK(s.seen[0].chunks.size() == (is_awaited ? 0 : 1));
+    s.run_for(2'000'000);
+    CHECK(s.seen[0].chunks.size() == 1);
+    CHECK(s.seen[1].chunks.empty());
   }
 }
 
@@ -382,7 +388,7 @@ TEST_CASE("rollout: lengths that are cut get the room of the largest instance, b
       CAPTURE(begun);
       std::vector<ResumedRequest> resumed;
       if (begun > 0) resumed.push_back({.request = {GroupId{0}, 0}, .tokens = std::vector<int32_t>(static_cast<size_t>(begun), 11)});
-      Stage s(1, 2, {}, resumed, false, 1, true);
+      Stage s(1, 2, {}, resumed, false, 1, [](RolloutConfig& config) { config.cuts_lengths = true; });
       s.add_instance(0, {}, 3);
       s.add_instance(1, {}, largest);
       const int64_t room = largest * 4 - 3;

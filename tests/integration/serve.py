@@ -304,6 +304,7 @@ class ServeTest(ServedCase):
             ({"input_ids": [1], "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty is 0.5: expected 0"),
             ({"input_ids": [1], "sampling_params": {"regex": "a*"}}, "regex is not supported"),
             ({"input_ids": [1], "sampling_params": {"temprature": 0}}, "sampling_params has \"temprature\": expected max_new_tokens, "),
+            ({"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "sampling_params has \"max_tokens\": expected max_new_tokens, "),
             ({"input_ids": [1], "image_data": ["x"]}, "image_data is not supported"),
             ({"input_ids": [1], "return_hidden_states": True}, "return_hidden_states is not supported"),
             ({"input_ids": [1], "return_logprob": True, "logprob_start_len": 0}, "logprob_start_len is 0: expected -1"),
