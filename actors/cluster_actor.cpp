@@ -164,16 +164,12 @@ void ClusterActor::try_again(NodeId node) {
   const auto member = members.find(node);
   if (member == members.end() || !member->second.ready) return;
   member->second.retry_is_pending = false;
-  const auto send = [this, node] {
+  const std::map<NodeId, NodeHandle> asked{{node, member->second.ready->handle}};
+  rt::gather_then<std::vector<NodeReport>>(self, asked, GetReport{}, [this, node](const std::vector<NodeReport>& reports) {
+    const ClusterIdentity has = reports.empty() ? ClusterIdentity{} : reports.front().identity;
+    if (has.version == weights.what.version && has.weights == weights.weights) return has_changed(node);
     if (const auto at = members.find(node); at != members.end()) update_outdated(at->second);
-  };
-  rt::ask(self, member->second.ready->handle, rt::kControlTimeoutUs, GetReport{})
-      .then(
-          [this, node, send](const NodeReport& report) {
-            const bool has_them = report.identity.version == weights.what.version && report.identity.weights == weights.weights;
-            has_them ? has_changed(node) : send();
-          },
-          [send](const caf::error&) { send(); });
+  });
 }
 
 void ClusterActor::update_outdated(const Member& member) {
