@@ -88,7 +88,6 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   rt::monitor(self, up.handle);
   const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
-  note_room();
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
@@ -123,12 +122,15 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   return false;
 }
 
-/// Instances that were lost may be started again. So a length does not depend on when it is asked for.
-void RolloutActor::note_room() {
-  int64_t most = 0;
-  for (const auto& [id, kv_tokens] : instances_seen)
+/// Tokens that the largest instance holds. Lost ones that may be started again count, so a length does not depend on when it is asked
+/// for. If all are gone for good, those that come are taken to be like them.
+int64_t RolloutActor::kv_tokens_max() const {
+  int64_t most = 0, most_ever = 0;
+  for (const auto& [id, kv_tokens] : instances_seen) {
+    most_ever = std::max(most_ever, kv_tokens);
     if (!instances_gone.contains(id)) most = std::max(most, kv_tokens);
-  if (most > 0) kv_tokens_max = most;
+  }
+  return most > 0 ? most : most_ever;
 }
 
 void RolloutActor::on_part_lost(const PartLost& lost) {
@@ -139,7 +141,6 @@ void RolloutActor::on_part_lost(const PartLost& lost) {
   }
   instances_gone.insert(lost.instances.begin(), lost.instances.end());
   for (const InstanceId id : lost.instances) refusals.erase(id);
-  note_room();
   end_when_none_is_left();
   if (ended) return;
   start_when_all_are_up();
@@ -158,7 +159,6 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
     instances.erase(instance);
     scheduler->remove_instance(id);
   }
-  note_room();
   if (instances.empty()) instances_gone_us = rt::now_us(self);
   start_when_all_are_up();
   if (started) place();
@@ -248,7 +248,7 @@ void RolloutActor::leave_out(RequestId id) {
 /// is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const int64_t begun = group.generated_tokens.empty() ? 0 : std::ranges::max(group.generated_tokens);
-  if (const int64_t room = kv_tokens_max - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
+  if (const int64_t room = kv_tokens_max() - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
     group.sampling.max_tokens = std::min(group.sampling.max_tokens, room);
   const Status added = scheduler->add_group(group, rt::now_us(self));
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them

@@ -99,7 +99,7 @@ struct RolloutActor {
   bool may_join(const InstanceUp& up);
   void on_part_lost(const PartLost& lost);
   void on_draining(const InstancesDraining& leaving);
-  void note_room();
+  int64_t kv_tokens_max() const;
   size_t settled_instances() const;
   bool one_may_return(int64_t now) const;
   void start_when_all_are_up();
@@ -172,7 +172,6 @@ struct RolloutActor {
   std::set<InstanceId> instances_gone;              // for good
   std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
   std::map<InstanceId, int64_t> instances_seen;     // that were up at some time, and how many tokens their KV holds
-  int64_t kv_tokens_max = 0;                        // the KV of the largest of them that is not gone for good
   std::vector<std::string> parts_lost;              // reasons
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies

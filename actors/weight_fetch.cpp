@@ -30,8 +30,7 @@ Status WeightFetch::take(const WeightPart& part) {
     return {};
   }
   SEER_RETURN_IF_ERROR(append(part.bytes));
-  for (auto next = early_.find(memory_->bytes()); next != early_.end(); next = early_.find(memory_->bytes()))
-    SEER_RETURN_IF_ERROR(append(early_.extract(next).mapped()));
+  while (const auto next = early_.extract(memory_->bytes())) SEER_RETURN_IF_ERROR(append(next.mapped()));
   if (is_whole() && crc_ != crc_expected_)
     return fail(Code::kCorrupt, "the new weights arrived damaged: their checksum is ", crc_, ", expected ", crc_expected_);
   return {};

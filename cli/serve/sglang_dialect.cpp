@@ -226,7 +226,7 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
       reply->write(cat("data: ", answer_text(to, r, front.version_label(r.version), *told), "\n\n"));
       if (*told) *told = r.output_ids.size();
     };
-    const auto due = std::make_shared<size_t>(0);  // so many tokens has the next event that repeats all of them
+    const auto due = std::make_shared<size_t>(0);  // an event that repeats all tokens is sent from this many on
     call.tokens = [so_far, send, told, due, reply](size_t, uint32_t, const CommittedTokens& part, WeightVersion version) {
       so_far->version = version;
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());

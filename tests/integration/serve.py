@@ -256,6 +256,10 @@ class ServeTest(ServedCase):
         connection.close()
         self.assertEqual({json.loads(event.removeprefix("data: "))["meta_info"]["weight_version"] for event in events}, {"2"})
 
+    def test_fields_of_logprobs_count_only_where_these_are_asked_for(self):
+        answer = self.served.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 2}, "logprob_start_len": 0, "top_logprobs_num": 5})
+        self.assertNotIn("output_token_logprobs", answer["meta_info"])
+
     def test_what_is_wrong_is_said_in_one_sentence(self):
         for body, sentence in [
             ("{", "1:2"),

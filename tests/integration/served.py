@@ -37,10 +37,8 @@ class Served:
     def stop(self):
         """Returns the exit code after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
-        self.process.stdout.close()
-        self.process.stderr.close()
-        return code
+        end_of(self.process)
+        return self.process.returncode
 
     def kill(self):
         """Returns its log."""
