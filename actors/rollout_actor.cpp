@@ -96,7 +96,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, rows_max}); !added.ok())
     return end(added.error().detail);
   start_when_all_are_up();
-  if (started) place();
+  if (started) schedule_postponed();
 }
 
 /// The first instance that says so sets the model, weights and KV layout that all others must have, also when it is gone.
@@ -159,7 +159,8 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
     instances.erase(instance);
     scheduler->remove_instance(id);
   }
-  if (instances.empty()) instances_gone_us = rt::now_us(self);
+  lost_us = rt::now_us(self);
+  if (instances.empty()) instances_gone_us = lost_us;
   start_when_all_are_up();
   if (started) place();
 }
@@ -236,32 +237,40 @@ void RolloutActor::resume(ResumedRequest& from) {
 /// Leaves out a request that an earlier process answered. REQUIRES: it does not run.
 void RolloutActor::leave_out(RequestId id) {
   const int64_t tokens = log(id).tokens.output_tokens();
-  const bool is_scheduled = scheduler->requests().has_group(id.group);
-  if (is_scheduled) scheduler->cancel(id, rt::now_us(self));
+  const bool scheduled = is_scheduled(id.group);
+  if (scheduled) scheduler->cancel(id, rt::now_us(self));
   --open_requests;
-  if (is_scheduled && tokens > 0)
+  if (scheduled && tokens > 0)
     rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 
-/// A group that no instance could take fails alone. So does one with a begun response that has no room left. A request answered before
-/// is not answered again, not even with an error.
+/// A group that no instance can take fails alone, or waits while one may come that can. So does one with a begun response that has no
+/// room left. A request answered before is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const int64_t begun = group.generated_tokens.empty() ? 0 : std::ranges::max(group.generated_tokens);
   if (const int64_t room = kv_tokens_max() - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
     group.sampling.max_tokens = std::min(group.sampling.max_tokens, room);
   const Status added = scheduler->add_group(group, rt::now_us(self));
+  if (!added.ok() && one_may_come()) return postponed.push_back(group.id.index);
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
   for (uint32_t sample = 0; sample < group.samples; ++sample) {
     const RequestId id{group.id, sample};
     if (answered_before.contains(id))
       leave_out(id);
-    else if (!added.ok())
-      finish_request(id, {FinishReason::kError, {}, added.error().detail});
     else if (cancelled.contains(id))
       cancel_waiting(id);
+    else if (!added.ok())
+      finish_request(id, {FinishReason::kError, {}, added.error().detail});
   }
 }
+
+void RolloutActor::schedule_postponed() {
+  for (const uint32_t index : std::exchange(postponed, {})) schedule_group(parts.groups[index]);
+  place_or_end();
+}
+
+bool RolloutActor::is_scheduled(GroupId group) const { return started && scheduler->requests().has_group(group); }
 
 GroupsAdded RolloutActor::on_add_groups(AddGroups& add) {
   if (std::string why = why_refused(add); !why.empty()) return {{}, std::move(why)};
@@ -311,7 +320,7 @@ Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample)
   int64_t count = 0;
   for (uint32_t s = first; s < end; ++s) {
     const RequestId id{group, s};
-    const RequestPhase phase = started ? scheduler->requests().at(id).phase : RequestPhase::kRunning;
+    const RequestPhase phase = is_scheduled(group) ? scheduler->requests().at(id).phase : RequestPhase::kRunning;
     if (phase == RequestPhase::kWaiting) cancel_waiting(id);
     if (phase == RequestPhase::kRunning) cancelled.insert(id);
     count += phase != RequestPhase::kFinished;
@@ -331,13 +340,13 @@ std::string RolloutActor::why_not_cancelled(GroupId group, std::optional<uint32_
   if (sample && *sample >= logs[group.index].size())
     return cat("request ", id(), " is unknown: the group has ", logs[group.index].size(), " samples");
   if (open_in_group[group.index] == 0) return cat("group ", group, " is over");
-  if (sample && started && scheduler->requests().at(id()).phase == RequestPhase::kFinished)
+  if (sample && is_scheduled(group) && scheduler->requests().at(id()).phase == RequestPhase::kFinished)
     return cat("request ", id(), " is over");
   return {};
 }
 
 void RolloutActor::cancel_waiting(RequestId request) {
-  scheduler->cancel(request, rt::now_us(self));
+  if (is_scheduled(request.group)) scheduler->cancel(request, rt::now_us(self));
   finish_request(request, {.finish = FinishReason::kAborted});
 }
 
@@ -557,8 +566,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   --open_requests;
   cancelled.erase(id);
   const bool failed = ending.finish == FinishReason::kError, aborted = ending.finish == FinishReason::kAborted;
-  const bool scheduled = scheduler->requests().has_group(id.group);
-  const RequestState history = scheduled ? scheduler->requests().at(id) : RequestState{};
+  const RequestState history = is_scheduled(id.group) ? scheduler->requests().at(id) : RequestState{};
   finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed, aborted});
   if (!failed && !aborted)
     rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
@@ -638,7 +646,10 @@ void RolloutActor::on_tick() {
     return end(cat("no instance is left to run on", why_none_is_left()));
   start_when_all_are_up();
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
-  if (started) place();
+  if (started) {
+    fail_stuck();
+    schedule_postponed();
+  }
   renew_drafts();
   report_progress();
   rt::tell_after(self, config.progress_us, handle{self}, Tick{});
@@ -647,21 +658,27 @@ void RolloutActor::on_tick() {
 void RolloutActor::place() {
   if (config.responses_kept_max > 0 && kept.size() >= config.responses_kept_max) return;
   while (std::optional<Placement> placement = scheduler->next(rt::now_us(self))) run(*placement);
-  if (instances.empty()) return;  // one may come back: see on_tick()
-  if (scheduler->stalled().ok() || one_may_return(rt::now_us(self))) return;
+  if (scheduler->stalled().ok()) return;
+  fail_stuck();
+  if (over()) end({});
+}
+
+/// Waiting requests that no instance can hold fail, unless one may come that can.
+void RolloutActor::fail_stuck() {
+  if (instances.empty() || one_may_come()) return;  // none: see on_tick()
   for (const StuckRequest& stuck : scheduler->stuck()) {
     scheduler->cancel(stuck.request, rt::now_us(self));
     finish_request(stuck.request, {FinishReason::kError, {}, stuck.why});
   }
-  if (over()) end({});
 }
 
-/// An instance that was lost not long ago may be started again, and hold what those that are up cannot.
-bool RolloutActor::one_may_return(int64_t now) const {
+/// An instance that was lost not long ago may be started again, and on a cluster another machine may take the place of one that left.
+bool RolloutActor::one_may_come() const {
   const auto is_missing = [this](const auto& seen) {
     return !instances.contains(seen.first) && !instances_gone.contains(seen.first) && !refusals.contains(seen.first);
   };
-  return now - lost_us < config.no_instance_us && std::ranges::any_of(instances_seen, is_missing);
+  const bool was_lost = lost_us > 0 && rt::now_us(self) - lost_us < config.no_instance_us;
+  return was_lost && (config.machines_may_join || std::ranges::any_of(instances_seen, is_missing));
 }
 
 void RolloutActor::place_or_end() {

@@ -101,7 +101,7 @@ struct RolloutActor {
   void on_draining(const InstancesDraining& leaving);
   int64_t kv_tokens_max() const;
   size_t settled_instances() const;
-  bool one_may_return(int64_t now) const;
+  bool one_may_come() const;
   void start_when_all_are_up();
   void end_when_none_is_left();
   std::string why_none_is_left() const;
@@ -110,6 +110,8 @@ struct RolloutActor {
   std::string why_refused(const AddGroups& add) const;
   void note_group(const GroupSpec& group);
   void schedule_group(GroupSpec& group);
+  void schedule_postponed();
+  bool is_scheduled(GroupId group) const;
   void resume(ResumedRequest& request);
   void leave_out(RequestId request);
   Cancelled on_cancel(GroupId group, std::optional<uint32_t> sample);
@@ -137,6 +139,7 @@ struct RolloutActor {
   void give_up_instance(InstanceId id);
   void on_tick();
   void place();
+  void fail_stuck();
   void place_or_end();
   void run(const Placement& placement);
   void close_chunk(const OpenChunk& chunk, ChunkDone done);
@@ -166,6 +169,7 @@ struct RolloutActor {
   std::vector<std::vector<Log>> logs;               // [group][sample]
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
   std::vector<std::vector<InstanceId>> ran_on;      // [group] where its chunks ran, until it is over
+  std::vector<uint32_t> postponed;                  // groups too large for all instances, while a larger one may come
   std::map<InstanceId, Instance> instances;
   std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
   std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
@@ -187,7 +191,7 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
-  int64_t lost_us = 0;                              // when an instance was last lost
+  int64_t lost_us = 0;                              // when an instance last was lost or began to leave
   int64_t instances_gone_us = 0;                    // since when there is no instance
   double estimate_error = 0;
   bool started = false;

@@ -381,6 +381,38 @@ TEST_CASE("rollout: what only one instance can hold waits while that is started 
   }
 }
 
+TEST_CASE("rollout: a group that only a lost instance can hold waits for it, and fails if it does not return, whatever runs") {
+  for (const bool returns : {true, false}) {
+    CAPTURE(returns);
+    Stage s(0, 1, {}, {}, false, 1, [](RolloutConfig& config) { config.open = true; });
+    const InstanceHandle large = s.add_instance(0);
+    s.add_instance(1, {}, 2);  // 8 tokens
+    const auto add = [&](int64_t max_tokens) {
+      GroupSpec group{.id = {}, .prompt_ids = {5, 6, 7}, .samples = 1, .sampling = {}, .seeds = {9}};
+      group.sampling.max_tokens = max_tokens;
+      rt::post(s.rollout, AddGroups{{group}});
+      s.run_for(1000);
+    };
+    add(20);
+    add(4);
+    rt::kill(large);
+    s.run_for(1000);
+    add(20);
+    rt::post(s.rollout, CancelRequest{RequestId{GroupId{3}, 0}});  // none
+    s.run_for(2'000'000);
+    CHECK(s.responses().empty());
+    if (returns) s.add_instance(0);
+    s.run_for(2'000'000);
+    REQUIRE(s.seen[1].chunks.size() == 1);
+    CHECK(s.seen[1].chunks[0].request == RequestId{GroupId{1}, 0});
+    CHECK(s.seen[0].chunks.size() >= (returns ? 3 : 1));
+    REQUIRE(s.responses().size() == (returns ? 0 : 2));
+    if (returns) continue;
+    CHECK(s.responses()[0].error.find("may grow to 6 KV blocks; the largest instance left holds 2") != std::string::npos);
+    CHECK(s.responses()[1].error.find("needs 6 KV blocks; the largest instance holds 2 blocks") != std::string::npos);
+  }
+}
+
 TEST_CASE("rollout: lengths that are cut get the room of the largest instance, beyond what was written before; else the group fails") {
   for (const int64_t largest : {4, 5}) {
     for (const int64_t begun : {0, 12, 14}) {
