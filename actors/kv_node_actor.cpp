@@ -501,6 +501,7 @@ void KvNodeActor::on_room_found(const KvRoomFound& found) {
     }
   } else {
     no_room_us = rt::now_us(self);
+    if (found.blocks > 0) full_us[found.node] = *no_room_us;  // it cannot be reached: others are asked first
   }
   tiers->away_room(blocks);
 }

@@ -191,7 +191,7 @@ struct KvNodeActor {
   std::map<uint64_t, Move> moves;          // by lease: blocks that leave
   uint64_t room_question = 0;              // a FindRoom that is not answered; 0: none
   std::optional<int64_t> no_room_us;       // when the directory said last that no node has room; none: it found some since
-  std::map<NodeId, int64_t> full_us;       // when a taker took less than it had promised
+  std::map<NodeId, int64_t> full_us;       // when a taker took less than it had promised, or could not be reached
   KvRoom told_room;                        // by the last KvRoom
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0, guest_blocks = 0;
   uint64_t cold_failures = 0;  // calls of the cold store that failed

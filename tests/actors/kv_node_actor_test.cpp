@@ -575,6 +575,7 @@ TEST_CASE("kv node: blocks do not move to a node, nor from one, whose process is
     CHECK(p.report(0).moved_bytes == 0);
     CHECK(p.report(1).guest_bytes == 0);
     CHECK(p.report(0).spilled_bytes >= 2 * kBlockBytes);
+    CHECK(p.state(0).full_us.contains(NodeId{1}));  // others would be asked first
     p.release_all();
   }
 }
