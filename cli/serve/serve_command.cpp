@@ -218,10 +218,10 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   };
   while (!stop.load() && ended.ok()) look();
   server->stop_listening();
-  door->put([](GatewayActor& to) { to.drain(); });
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
   for (const int64_t until = rt::now_us(&system) + kDrainUs; *open > 0 && rt::now_us(&system) < until;) {
+    door->put([](GatewayActor& to) { to.drain(); });  // also requests that come on open connections
     server->post([open, &front, &server = *server] { *open = front.open_calls() + server.unsent(); });
     look();
   }

@@ -224,15 +224,21 @@ class ServeTest(ServedCase):
         self.assertEqual(running[0].result()["output_ids"], held[0].result()["output_ids"])
         self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)
 
-    def test_a_server_that_is_ended_sends_the_answers_that_it_has(self):
-        served = Served()
+    @contextlib.contextmanager
+    def slow_client(self, served):
+        """A client that has read the first byte of a long answer."""
         body = json.dumps({"input_ids": [2, 3], "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 5, "top_p": 0.9999, "n": 16,
                                                                     "custom_params": {"return_top_p_token_ids": True}}}).encode()
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", served.port))
             client.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            client.recv(1)  # the answer has begun
+            client.recv(1)
+            yield client
+
+    def test_a_server_that_is_ended_sends_the_answers_that_it_has(self):
+        served = Served()
+        with self.slow_client(served) as client:
             served.process.terminate()
             time.sleep(1)
             self.assertIsNone(served.process.poll())
@@ -242,6 +248,21 @@ class ServeTest(ServedCase):
         self.assertIn(b"Content-Length: %d\r\n" % len(answer), head + b"\r\n")
         self.assertEqual(len(json.loads(answer)), 16)
         self.assertEqual(served.stop(), 0)
+
+    def test_a_request_that_comes_while_a_paused_server_ends_does_not_wait(self):
+        served = Served()
+        self.addCleanup(served.stop)
+        with self.slow_client(served):  # so that the server does not end before
+            served.post("/pause_generation")
+            connection = served.connect()
+            self.addCleanup(connection.close)
+            connection.timeout = 20
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+            served.process.terminate()
+            time.sleep(0.5)
+            connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3]}))
+            self.assertEqual(json.load(connection.getresponse())["meta_info"]["finish_reason"]["type"], "abort")
 
     def test_events_of_a_stream_that_waited_for_new_weights_name_their_version(self):
         served = Served()
