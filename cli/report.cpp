@@ -60,7 +60,9 @@ Json drafting_json(const RolloutReport& r) {
 struct InstanceTimes {
   double busy_s, idle_s;
 };
+/// Unknown of servers that were there before (--engines): they do not report steps.
 InstanceTimes times_of(const RolloutReport& r, const InstanceReport& instance) {
+  if (instance.steps == 0 && instance.output_tokens > 0) return {kUnknown, kUnknown};
   const double busy_s = static_cast<double>(instance.busy_us) / 1e6;
   return {busy_s, std::max(0.0, r.rollout.wall_s() - busy_s)};
 }
@@ -305,6 +307,7 @@ double RolloutReport::idle_share() const {
   double idle_s = 0, all_s = 0;
   for (const InstanceReport& instance : rollout.instances) {
     const InstanceTimes times = times_of(*this, instance);
+    if (std::isnan(times.busy_s)) continue;
     idle_s += times.idle_s;
     all_s += times.busy_s + times.idle_s;
   }

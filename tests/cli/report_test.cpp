@@ -47,6 +47,16 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
   CHECK(r["instances"][1] == Json{{"busy_s", 61.5}, {"idle_s", 0.0}, {"tokens", 234567}, {"steps", 600}});
 }
 
+TEST_CASE("report: of servers that report no steps it is not known how long they computed") {
+  RolloutReport report = some_report("seer", 20000, 5);
+  report.rollout.instances[0] = {.output_tokens = 1000000};
+  CHECK(Json::parse(report_json(report))["instances"][0] == Json{{"busy_s", nullptr}, {"idle_s", nullptr}, {"tokens", 1000000}, {"steps", 0}});
+  CHECK(contains(report_table(report), "  0                                   -            -    1 000 000            0\n"));
+  CHECK(report.idle_share() == 0.0);  // of the other one
+  report.rollout.instances[1] = {.output_tokens = 234567};
+  CHECK(std::isnan(report.idle_share()));
+}
+
 TEST_CASE("report: drafts by class and shape and over time, their times beside what was predicted") {
   RolloutReport report = some_report("seer", 20000, 5);
   CHECK(Json::parse(report_json(report))["drafting"]["high"]["acceptance_length"].is_null());
