@@ -5,7 +5,11 @@
 
 namespace seer {
 
-bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
+bool is_of_this_host(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
+
+std::string address_text(const std::string& host, uint16_t port) {
+  return host.find(':') == std::string::npos ? cat(host, ":", port) : cat("[", host, "]:", port);
+}
 
 std::vector<OptionSpec> access_options(ClusterAccess& access) {
   const std::string& p = access.prefix;
@@ -28,6 +32,7 @@ Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool
   if (error != std::errc() || rest != end || (found.port == 0 && !may_choose))
     return wrong("a port from ", may_choose ? 0 : 1, " to 65535 after the colon");
   if (found.host == "localhost") found.host = "127.0.0.1";
+  if (found.host.starts_with('[') && found.host.ends_with(']')) found.host = found.host.substr(1, found.host.size() - 2);
   return found;
 }
 

@@ -26,6 +26,8 @@ struct ClusterAccess {
 
 std::vector<OptionSpec> access_options(ClusterAccess& access);
 
+/// HOST:PORT; an IPv6 address in brackets.
+std::string address_text(const std::string& host, uint16_t port);
 /// Errors: kInvalidArgument, naming the flag. `may_choose`: port 0 is allowed, and the system chooses one.
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
 /// Whether only processes of this host can reach the address.

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/cluster_access.h"
 #include "cli/figure_text.h"
 #include "cli/option.h"
 #include "cli/terminal.h"
@@ -44,7 +45,7 @@ const char* state_of(const ClusterStatus::Node& node) {
   return !node.report ? "silent" : node.member.draining ? "draining" : "up";
 }
 
-std::string address_of(const NodeAddress& at) { return cat(at.host, ":", at.port); }
+std::string address_of(const NodeAddress& at) { return address_text(at.host, at.port); }
 
 std::string use_text(int64_t used, int64_t all) { return all == 0 ? "-" : cat(bytes_text(used), " of ", bytes_text(all)); }
 

@@ -7,6 +7,7 @@
 
 #include "actors/cluster_actor.h"
 #include "actors/fleet.h"
+#include "cli/cluster_access.h"
 #include "cli/cluster_dial.h"
 #include "cli/cluster_net.h"
 #include "cli/engine_source.h"
@@ -173,13 +174,13 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));
   const bool is_controller = roles.has(NodeRole::kController), has_instances = roles.has(NodeRole::kInstances);
   if (roles == NodeRoles{NodeRole::kController}) {
-    std::cout << "the controller is alone, at " << listen.host << ":" << controller.port << std::endl;
+    std::cout << "the controller is alone, at " << address_text(listen.host, controller.port) << std::endl;
     return wait_alone(stop, system);
   }
   // Printed once it is in the cluster; but a controller without instances cannot be before other machines are.
   const auto print_joined = [&](uint16_t port) {
     std::cout << "node " << options.name << (is_controller ? " is the controller" : " has joined") << ", with " << parts_text(options, roles)
-              << ", at " << listen.host << ":" << port << std::endl;
+              << ", at " << address_text(listen.host, port) << std::endl;
   };
   const bool waits_for_others = is_controller && !has_instances;
   if (waits_for_others) print_joined(controller.port);

@@ -183,7 +183,8 @@ std::string type_text(const OptionSpec& spec) {
                  [](std::vector<int32_t>*) { return "a list of integers"; },
                  [](SizeField) { return kSizeForms; },
                  [](CommaListField) { return "a list of names"; },
-                 [](RepeatedField) { return "a list of texts, none empty"; }, [](auto*) { return "an integer"; }},
+                 [](RepeatedField) { return "a list of texts, none empty"; },
+                 [](uint64_t*) { return "an integer from 0 to 18446744073709551615"; }, [](auto*) { return "an integer"; }},
       spec.field);
 }
 

@@ -7,7 +7,7 @@ namespace seer {
 namespace {
 
 /// Whether nobody else can read what is sent to the server.
-bool is_private(const HttpAddress& to) { return to.is_tls || is_of_this_host(to.host) || to.host == "localhost" || to.host == "::1"; }
+bool is_private(const HttpAddress& to) { return to.is_tls || is_of_this_host(to.host) || to.host == "localhost"; }
 
 }  // namespace
 

@@ -200,8 +200,8 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
     if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", shown(request.method), " ", shown(request.path), " here")));
   });
-  std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
-            << server->port() << std::endl;
+  std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://"
+            << address_text(listen.host, server->port()) << std::endl;
 
   rt::Inbox<> inbox(system);
   KeepStreams keep{*server, rollouts, native, receiver, log};

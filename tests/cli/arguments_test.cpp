@@ -109,7 +109,7 @@ TEST_CASE("arguments: an option without its value says what it expects, whatever
     const char* error;
   } table[] = {
       {{"--model"}, "--model has no value: expected text"},
-      {{"--seed="}, "--seed has no value: expected an integer"},
+      {{"--seed="}, "--seed has no value: expected an integer from 0 to 18446744073709551615"},
       {{"--model", "--seed", "3"}, "--model has no value: expected text"},
       {{"--policy", "--model=m", "x"}, "--policy has no value: expected one of verl, seer"},
   };
@@ -161,7 +161,7 @@ TEST_CASE("arguments: a value that an option does not take is shown as it was ty
     Words flags;
     const char* error;
   } table[] = {
-      {{"--seed", "-1"}, "--seed -1: expected an integer"},
+      {{"--seed", "-1"}, "--seed -1: expected an integer from 0 to 18446744073709551615"},
       {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
       {{"--pin=maybe"}, "--pin=maybe: expected true or false"},
       {{"--pin", "--pin=false"}, "--pin is given 2 times; give it once"},

@@ -18,6 +18,11 @@ TEST_CASE("cluster access: an address is read; port 0 is allowed only if the sys
   CHECK(at->host == "10.0.0.7");
   CHECK(at->port == 65535);
   CHECK(parse_host_port("--listen", "localhost:0", true)->host == "127.0.0.1");
+  const auto ipv6 = parse_host_port("--join", "[fd00::7]:7000", false);
+  REQUIRE(ipv6.ok());
+  CHECK(ipv6->host == "fd00::7");
+  CHECK(address_text(ipv6->host, ipv6->port) == "[fd00::7]:7000");
+  CHECK(address_text(at->host, at->port) == "10.0.0.7:65535");
   CHECK_FALSE(parse_host_port("--join", "127.0.0.1:0", false).ok());
 }
 
@@ -31,9 +36,10 @@ TEST_CASE("cluster access: a wrong address is named with its flag and what was e
 }
 
 TEST_CASE("cluster access: an address of another host needs certificates, or --insecure") {
-  for (const ClusterAccess& access : {kNothing, kInsecure, kTls}) CHECK(check_address("--join", "127.0.0.5:7000", false, access).ok());
+  for (const ClusterAccess& access : {kNothing, kInsecure, kTls})
+    for (const char* text : {"127.0.0.5:7000", "[::1]:7000"}) CHECK(check_address("--join", text, false, access).ok());
   for (const ClusterAccess& access : {kInsecure, kTls}) CHECK(check_address("--join", "node-3:7000", false, access).ok());
-  for (const char* host : {"10.0.0.1", "node-3", "0.0.0.0", "1270.0.0.1"})
+  for (const char* host : {"10.0.0.1", "node-3", "0.0.0.0", "1270.0.0.1", "[::]", "[::2]"})
     CHECK(check_address("--join", cat(host, ":7000"), false, kNothing).error().detail ==
           cat("--join ", host, ":7000 is not of this host: expected --tls-cert, --tls-key and --tls-ca with it, or --insecure"));
 }

@@ -87,7 +87,7 @@ TEST_CASE("toml options: each bad line gets file, line, key, value and what was 
       {"[run]\nstop = [\"x\", 3]\n", "c.toml:2: stop = [ 'x', 3 ]: expected a list of texts, none empty"},
       {"[run]\nmodel = [\"x\"]\n", "c.toml:2: model = [ 'x' ]: expected text"},
       {"[run]\nshare = inf\n", "c.toml:2: share = inf: expected a number, at least 0"},
-      {"[run]\nseed = 1979-05-27\n", "c.toml:2: seed = 1979-05-27: expected an integer"},
+      {"[run]\nseed = 1979-05-27\n", "c.toml:2: seed = 1979-05-27: expected an integer from 0 to 18446744073709551615"},
       {"[run]\npolicy = \"sear\"\n", "c.toml:2: policy = 'sear': expected one of verl, seer; did you mean seer?"},
       {"[run]\ngroup_size = 8\n", "c.toml:2: unknown key \"group_size\": expected the name of an option; did you mean group-size?"},
       {"[run]\nx = 8\n", "c.toml:2: unknown key \"x\": expected the name of an option"},
