@@ -60,13 +60,26 @@ inline std::vector<TinyTensor> tiny_tensors(const nlohmann::json& c) {
   return t;
 }
 
-inline float tiny_value(const TinyTensor& t, uint64_t seed, uint64_t index) {
-  const auto k = static_cast<float>(static_cast<int>(mix64(hash_text(t.name, seed) + index) >> 57) - 64);
-  if (t.name.ends_with("norm.weight")) return 1.0f + k / 128.0f;
-  if (t.shape.size() == 1) return k / 512.0f;
-  const int s = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(t.shape[1] - 1))) / 2 - 1);
-  return std::ldexp(k / 64.0f, -s);
-}
+/// The values of one tensor.
+class TinyValues {
+ public:
+  TinyValues(const TinyTensor& t, uint64_t seed)
+      : name_hash_(hash_text(t.name, seed)), is_norm_(t.name.ends_with("norm.weight")), scale_(1.0f / 512.0f) {
+    if (t.shape.size() == 1) return;
+    const int s = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(t.shape[1] - 1))) / 2 - 1);
+    scale_ = std::ldexp(1.0f / 64.0f, -s);
+  }
+  float at(uint64_t index) const {
+    const auto k = static_cast<float>(static_cast<int>(mix64(name_hash_ + index) >> 57) - 64);
+    return is_norm_ ? 1.0f + k / 128.0f : k * scale_;  // both exact
+  }
+
+ private:
+  uint64_t name_hash_;
+  bool is_norm_;
+  float scale_;  // a power of two
+};
+inline float tiny_value(const TinyTensor& t, uint64_t seed, uint64_t index) { return TinyValues(t, seed).at(index); }
 
 // Exact for the values above.
 inline uint16_t tiny_half(float x) {
@@ -91,8 +104,9 @@ inline void append_tensor(std::string& out, const TinyTensor& t, const std::stri
                           const TinyEdit& edit = {}) {
   uint64_t size = 1;
   for (int64_t n : t.shape) size *= static_cast<uint64_t>(n);
+  const TinyValues values(t, seed);
   for (uint64_t i = 0; i < size; ++i) {
-    float value = tiny_value(t, seed, i);
+    float value = values.at(i);
     if (edit) value = edit(t, i, value);
     char bytes[4];
     const uint16_t half = dtype == "BF16" ? float_to_bf16(value) : tiny_half(value);
