@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds Seer: deploy/build.sh PRESET [TARGET...], e.g. `deploy/build.sh release seer`. Without targets: everything.
-# The programs land in build/PRESET/bin. Presets: release, debug (with sanitizers), tsan.
+# Builds Seer: deploy/build.sh PRESET [TARGET...], e.g. `deploy/build.sh release seer`. Without targets: everything
+# but the benchmarks, which `deploy/build.sh release benchmarks` builds. The programs land in build/PRESET/bin.
+# Presets: release, debug (with sanitizers), tsan.
 set -euo pipefail
 
 # One compiler takes up to 1.5 GiB here. Runs as many as there are cores, but no more than memory can hold.
@@ -18,7 +19,7 @@ build_jobs() {
 main() {
   for argument in "$@"; do
     if [[ $argument == -h || $argument == --help ]]; then
-      sed -n '2,3s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
     fi
   done

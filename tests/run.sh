@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs the tests; ctest's summary comes last.
+# Installs what is missing, builds everything but the benchmarks, and runs the tests; ctest's summary comes last.
 #   tests/run.sh              all tests but the slow ones
-#   tests/run.sh --nightly    the slow ones (label "nightly")
+#   tests/run.sh --nightly    the slow ones (label "nightly"); builds the benchmarks too
 #   tests/run.sh --asan       a debug build with AddressSanitizer and UndefinedBehaviorSanitizer
 # Further arguments go to ctest: tests/run.sh -R cli/
 set -euo pipefail
@@ -15,9 +15,10 @@ for argument in "$@"; do
 done
 preset=release
 labels=(-LE nightly)
+targets=()
 while (($# > 0)); do
   case $1 in
-    --nightly) labels=(-L nightly) ;;
+    --nightly) labels=(-L nightly) targets=(all benchmarks) ;;
     --asan) preset=debug ;;
     *) break ;;
   esac
@@ -25,5 +26,5 @@ while (($# > 0)); do
 done
 
 "$root/deploy/setup.sh"
-"$root/deploy/build.sh" "$preset"
+"$root/deploy/build.sh" "$preset" "${targets[@]}"
 ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" "${labels[@]}" "$@"
