@@ -260,7 +260,7 @@ class ServeTest(ServedCase):
             connection.request("GET", "/health")
             connection.getresponse().read()
             served.process.terminate()
-            time.sleep(0.5)
+            time.sleep(0.5)  # it has ended what waited
             connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3]}))
             self.assertEqual(json.load(connection.getresponse())["meta_info"]["finish_reason"]["type"], "abort")
 

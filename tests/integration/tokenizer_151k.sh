@@ -14,7 +14,7 @@ work=$build/tokenizer_151k
 skip() { echo "tokenizer_151k: skipped: $1"; exit 77; }
 command -v node >/dev/null || skip "node is not installed"
 command -v npm >/dev/null || skip "npm is not installed"
-[ -x "$bench" ] || { echo "tokenizer_151k: $bench is not built"; exit 1; }
+[ -x "$bench" ] || { echo "tokenizer_151k: $bench is not built: deploy/build.sh release benchmarks builds it"; exit 1; }
 
 mkdir -p "$work"
 [ -f "$work/package.json" ] || echo '{"private": true}' >"$work/package.json"
