@@ -49,7 +49,7 @@ constexpr const char* kUseTemperature = "use temperature (0: greedy)";
 constexpr const char* kNoBeams = "responses are sampled one by one; use n";
 constexpr const char* kNoPenalty = "the only penalty is repetition_penalty";
 constexpr const char* kNoCut = "use top_p, top_k or min_p";
-constexpr const char* kNoLeast = "there is no minimum length; ignore_eos goes on to max_tokens";
+constexpr const char* kUseMinTokens = "use min_tokens";
 constexpr const char* kOwnTemplate = "the template is that of the model's folder";
 constexpr const char* kOfMessages = "it goes with messages";
 constexpr const char* kUseTools = "use tools, with messages";
@@ -62,9 +62,8 @@ constexpr RefusedField kRefusedFields[] = {
     {"max_output_tokens", kUseMaxTokens},
     {"max_gen_len", kUseMaxTokens},
     {"max_length", kUseMaxTokens},
-    {"min_tokens", kNoLeast},
-    {"min_new_tokens", kNoLeast},
-    {"min_length", kNoLeast},
+    {"min_new_tokens", kUseMinTokens},
+    {"min_length", kUseMinTokens},
     {"sampling_seed", "use seed"},
     {"input_ids", "use prompt_ids"},
     {"num_return_sequences", kUseN},

@@ -60,6 +60,7 @@ Status check_sampling(const RolloutOptions& options, const RolloutWork& work, co
   for (const int32_t id : line.sampling.stop_token_ids)
     if (id >= work.config.vocab_size)
       return wrong("stop_token_ids has ", id, ": expected ids of the vocabulary of ", work.config.vocab_size);
+  if (const Status fits = check_ending_ids(line.sampling, work.config.eos_ids); !fits.ok()) return wrong(fits.error().detail);
   return {};
 }
 

@@ -57,6 +57,7 @@ struct SequenceStep {
   int32_t sample_rows = 0;              // the last sample_rows rows are sampled: 0 mid-prefill, 1 decode, all verify
   uint64_t seed = 0;                    // with the sampled token's position, the key of its random number
   std::shared_ptr<const SamplingParams> sampling;  // set when sample_rows > 0
+  int64_t ends_from = 0;                // at positions before this none of ending_ids() (sampler.h) is sampled: min_tokens
   std::vector<int32_t> history;         // all tokens at positions [0, start); only needed with a repetition penalty
   std::vector<int32_t> targets;         // if not empty (size sample_rows): score these tokens instead of sampling
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1

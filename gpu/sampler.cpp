@@ -340,14 +340,15 @@ float PartedRow::logprob(float logit) const {
 }
 
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
-                     const std::vector<int32_t>& penalty_tokens) {
+                     const std::vector<int32_t>& penalty_tokens, std::span<const int32_t> banned) {
   const PartedRow untouched = parted(logits, params);
   if (!untouched.finite()) return {kNotFinite, 0};
-  if (PartedRow::suffices(params)) {
+  if (PartedRow::suffices(params) && banned.empty()) {
     const PartedRow::Choice choice = untouched.choose(seed, position);
     return untouched.pick(choice, part_of<const float>(logits, choice.part));
   }
   const RepetitionPenalty penalty(logits, params.repetition_penalty, penalty_tokens);
+  for (const int32_t id : banned) logits[static_cast<size_t>(id)] = -kHighest;
   const bool gives_kept = params.logprob_mode == LogprobMode::kKept;
   if (params.temperature == 0.0f) {
     const int32_t token = greedy(logits);
@@ -383,6 +384,8 @@ Status validate(const SamplingParams& params) {
   if (!within(params.repetition_penalty, 0.01f, 100.0f))
     return bad("repetition_penalty", params.repetition_penalty, "a number from 0.01 to 100 (1: off)");
   if (params.max_tokens < 1) return bad("max_tokens", params.max_tokens, "at least 1");
+  if (params.min_tokens < 0 || params.min_tokens > params.max_tokens)
+    return bad("min_tokens", params.min_tokens, cat("0 (off) or a count of tokens up to max_tokens, ", params.max_tokens));
   for (int32_t id : params.stop_token_ids)
     if (id < 0) return bad("stop_token_ids", id, "token ids, none below 0");
   for (const std::string& text : params.stop)
@@ -392,6 +395,22 @@ Status validate(const SamplingParams& params) {
   if (params.logprob_mode == LogprobMode::kKept && params.temperature != 0.0f && params.top_p == 1.0f && params.top_k == 0 && params.min_p == 0.0f)
     return bad("top_p", params.top_p, "a number below 1, or top_k or min_p, to give back the ids that were kept");
   return {};
+}
+
+std::vector<int32_t> ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids) {
+  std::vector<int32_t> ids = params.stop_token_ids;
+  if (!params.ignore_eos) ids.insert(ids.end(), eos_ids.begin(), eos_ids.end());
+  std::ranges::sort(ids);
+  const auto repeated = std::ranges::unique(ids);
+  ids.erase(repeated.begin(), repeated.end());
+  return ids;
+}
+
+Status check_ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids) {
+  const int64_t count = params.min_tokens > 0 ? std::ssize(ending_ids(params, eos_ids)) : 0;
+  if (count <= kEndingIdsMax) return {};
+  return fail(Code::kInvalidArgument, "min_tokens is ", params.min_tokens, " with ", count,
+              " stop_token_ids and EOS ids: expected at most ", kEndingIdsMax);
 }
 
 }  // namespace seer

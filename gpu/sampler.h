@@ -4,14 +4,15 @@
 // Order of the rules, as in Hugging Face:
 //   1. repetition penalty on each distinct token in penalty_tokens: a positive logit is divided by it, others
 //   multiplied;
-//   2. temperature;
-//   3. top-k: exactly the k largest (ties at the threshold: lower ids);
-//   4. top-p: of what is left, the fewest tokens in order of falling probability, then id, whose share is >= p;
-//   5. min-p: of these, the ones with at least min_p times the largest probability;
-//   6. the token at which the cumulative probability over ascending ids passes philox_uniform(seed, position).
+//   2. before min_tokens: the logits of the banned ids, EOS and stop tokens, become the lowest float;
+//   3. temperature;
+//   4. top-k: exactly the k largest (ties at the threshold: lower ids);
+//   5. top-p: of what is left, the fewest tokens in order of falling probability, then id, whose share is >= p;
+//   6. min-p: of these, the ones with at least min_p times the largest probability;
+//   7. the token at which the cumulative probability over ascending ids passes philox_uniform(seed, position).
 // Temperature 0 is greedy: the largest logit after the penalty; the lowest id wins a tie.
 //
-// The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
+// The log-probability is that of the untouched logits (before penalty, ban and cuts): log-softmax(logits / temperature), or
 // log-softmax(logits) in raw mode and at temperature 0.
 //
 // LogprobMode::kKept: the log-probability is that of the penalised and cut logits, and the ids that are left come with it. At
@@ -74,12 +75,12 @@ class PartedRow {
   std::vector<double> logprob_sums_;  // the same at logprob_temperature_; empty if both temperatures are equal
 };
 
-/// Samples the token at `position` of the sequence with this seed. A repetition penalty is applied
+/// Samples the token at `position` of the sequence with this seed. A repetition penalty and the ban are applied
 /// to the logits in place.
 /// REQUIRES: logits not empty; validate(params) is ok; penalty_tokens (prompt and output so far; read only with a
-/// repetition penalty) are ids of the vocabulary.
+/// repetition penalty) and `banned` are ids of the vocabulary.
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
-                     const std::vector<int32_t>& penalty_tokens);
+                     const std::vector<int32_t>& penalty_tokens, std::span<const int32_t> banned = {});
 
 /// The log-probability that sample_row() returns with `token`, to the bit; NaN if that gives kNotFinite.
 /// REQUIRES: token is an id of the vocabulary; validate(params) is ok; not kKept.
@@ -87,5 +88,12 @@ float token_logprob(std::span<const float> logits, int32_t token, const Sampling
 
 /// kInvalidArgument with one sentence on the first field that cannot be used.
 Status validate(const SamplingParams& params);
+
+/// The EOS and stop tokens of a request, ascending. `eos_ids`: the model's.
+std::vector<int32_t> ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids);
+/// Of a request with min_tokens.
+inline constexpr int64_t kEndingIdsMax = 16;
+/// kInvalidArgument: min_tokens, and more than kEndingIdsMax ending ids.
+Status check_ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids);
 
 }  // namespace seer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/sampler.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -10,11 +11,9 @@ StopRule::StopRule(const SamplingParams& params, const StopLimits& limits, const
     : output_tokens_(log.output_tokens()),
       output_tokens_max_(std::min(params.max_tokens, limits.context_tokens_max - log.prompt_tokens())),
       stop_strings_(params.stop),
-      stop_tokens_(params.stop_token_ids),
+      stop_tokens_(ending_ids(params, limits.eos_ids)),
       text_of_(std::move(text_of)) {
   SEER_CHECK(stop_strings_.empty() || text_of_);
-  if (!params.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), limits.eos_ids.begin(), limits.eos_ids.end());
-  std::sort(stop_tokens_.begin(), stop_tokens_.end());
   if (!stop_tokens_.empty()) stop_token_least_ = stop_tokens_.front(), stop_token_most_ = stop_tokens_.back();
   for (const std::string& stop : stop_strings_) tail_bytes_max_ = std::max(tail_bytes_max_, stop.size() - 1);
   for (int64_t i = log.size(); i-- > log.prompt_tokens() && tail_.size() < tail_bytes_max_;)

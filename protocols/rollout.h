@@ -23,12 +23,13 @@ struct SamplingParams {
   float min_p = 0.0f;               // [0, 1); 0: off
   float repetition_penalty = 1.0f;  // > 0; 1: off. Over prompt and output, as in Hugging Face
   int64_t max_tokens = 1024;        // output tokens at most, the stop token included
+  int64_t min_tokens = 0;           // output tokens before an EOS or stop token, at least; 0: off. A stop string ends it earlier
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> stop;    // stop strings; needs a tokenizer. The match stays in the output
   bool ignore_eos = false;
   LogprobMode logprob_mode = LogprobMode::kProcessed;
   bool operator==(const SamplingParams&) const = default;
-  SEER_FIELDS(SamplingParams, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, stop_token_ids, stop,
+  SEER_FIELDS(SamplingParams, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, min_tokens, stop_token_ids, stop,
               ignore_eos, logprob_mode)
 };
 

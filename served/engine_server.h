@@ -4,6 +4,7 @@
 // Thread-safe. It calls back on threads of its own; a callback may only hand over what it got (Outbox). Nothing here decides what
 // becomes of a response: a part says what the server sent, and the actor holds that against the token log.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,6 +28,11 @@ struct ServedAsk {
   int64_t max_new_tokens = 0;
   SamplingParams sampling;
   uint64_t seed = 0;             // of the response
+
+  /// Of the new tokens, how many come before an EOS or stop token, at least.
+  int64_t min_new_tokens() const {
+    return std::clamp<int64_t>(sampling.min_tokens - (std::ssize(tokens) - prompt_tokens), 0, max_new_tokens);
+  }
 };
 
 /// Why no more parts of an answer come.

@@ -96,6 +96,7 @@ HttpAsk SglangServer::generate(const ServedAsk& ask) const {
                    {"no_stop_trim", true},
                    {"stream_interval", kStreamInterval},
                    {"sampling_seed", is_seer_ ? ask.seed : ask.seed & kSeedMask}});
+  if (const int64_t least = ask.min_new_tokens(); least > 0) sampling["min_new_tokens"] = least;
   json body = {{"rid", ask.rid},
                {"input_ids", ask.tokens},
                {"sampling_params", std::move(sampling)},

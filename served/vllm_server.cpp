@@ -89,6 +89,7 @@ HttpAsk VllmServer::generate(const ServedAsk& ask) const {
   const SamplingParams& s = ask.sampling;
   json sampling = sampling_fields(s);
   sampling.update({{"max_tokens", ask.max_new_tokens}, {"include_stop_str_in_output", true}, {"seed", seed_of(ask)}});
+  if (const int64_t least = ask.min_new_tokens(); least > 0) sampling["min_tokens"] = least;
   if (s.logprob_mode != LogprobMode::kNone) sampling["logprobs"] = 1;  // of the token itself, and of the likeliest
   if (has_generate_) {
     const json body = {{"request_id", ask.rid}, {"token_ids", ask.tokens}, {"sampling_params", sampling}, {"stream", true}};

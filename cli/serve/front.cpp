@@ -34,6 +34,7 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
   for (const int32_t id : request.sampling.stop_token_ids)
     if (id >= model.config.vocab_size)
       return wrong("stop_token_ids has ", id, ": expected ids below ", model.config.vocab_size, ", the size of the vocabulary");
+  if (const Status fits = check_ending_ids(request.sampling, model.config.eos_ids); !fits.ok()) return fits;
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, tokens_max - prompt_tokens);
   return {};
 }

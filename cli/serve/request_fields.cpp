@@ -16,13 +16,13 @@ constexpr int64_t kResponsesMax = 100'000;             // of one HTTP request
 constexpr size_t kIdBytesMax = 1024;
 
 constexpr const char* kSeeds[] = {"sampling_seed", "seed"};
+constexpr const char* kMinNewTokens = "min_new_tokens";  // also min_tokens, in all dialects
 /// Would change tokens.
 constexpr std::initializer_list<const char*> kUnsupported = {"json_schema", "regex",     "ebnf",      "structural_tag",    "custom_params",
                                                              "lora_path",   "stop_regex", "bad_words", "allowed_token_ids", "logits_processors"};
 /// Likewise, but for the value that changes nothing.
 const std::map<std::string, Json>& values_without_effect() {
-  static const std::map<std::string, Json> kValues{{"frequency_penalty", 0}, {"presence_penalty", 0}, {"min_new_tokens", 0},
-                                                   {"min_tokens", 0},        {"length_penalty", 1},   {"logit_bias", Json::object()}};
+  static const std::map<std::string, Json> kValues{{"frequency_penalty", 0}, {"presence_penalty", 0}, {"length_penalty", 1}, {"logit_bias", Json::object()}};
   return kValues;
 }
 
@@ -38,7 +38,7 @@ Status check_names(const Json& params, const std::vector<OptionSpec>& options, c
   const auto is_among = [](const auto& names, const std::string& name) { return std::ranges::find(names, name) != std::ranges::end(names); };
   for (const auto& [name, value] : params.items()) {
     const bool is_option = name != "max_tokens" && std::ranges::find(options, name, &OptionSpec::name) != options.end();
-    if (is_option || name == max_tokens) continue;
+    if (is_option || name == max_tokens || name == kMinNewTokens) continue;
     if (is_among(others, name) || is_among(kSeeds, name) || is_among(kUnsupported, name) || values_without_effect().contains(name)) continue;
     std::string expected = max_tokens;
     for (const OptionSpec& option : options)
@@ -57,7 +57,7 @@ Result<std::vector<int32_t>> read_prompt(const Json& value, const PromptField& f
     return fail(Code::kInvalidArgument, field.name, " is ", shown_value(value), ": expected text");
   }
   if (model.tokenizer == nullptr) return fail(Code::kInvalidArgument, field.name, " is text, and ", model.name, " has no tokenizer: send token ids");
-  return model.tokenizer->encode(value.get<std::string>(), {.add_special = true});
+  return model.tokenizer->encode(value.get<std::string>(), {.add_special = field.add_special});
 }
 
 }  // namespace
@@ -132,6 +132,8 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
                                std::optional<std::span<const char* const>> others) {
   if (!params.is_object()) return fail(Code::kInvalidArgument, "sampling_params is ", params.type_name(), ": expected an object");
   SEER_RETURN_IF_ERROR(check_not_refused(params));
+  if (given_field(params, "min_tokens") != nullptr && given_field(params, kMinNewTokens) != nullptr)
+    return fail(Code::kInvalidArgument, "min_tokens and ", kMinNewTokens, " are both given: expected one of them");
   Sampling sampling;
   sampling.params.max_tokens = max_tokens_default;
   std::vector<OptionSpec> options = sampling_options(sampling.params);
@@ -140,10 +142,12 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
   if (others) SEER_RETURN_IF_ERROR(check_names(params, options, max_tokens, *others));
   for (const auto& [name, value] : params.items()) {
     if (value.is_null()) continue;
-    const auto option = std::ranges::find(options, name == max_tokens ? "max_tokens" : name, &OptionSpec::name);
+    const std::string own_name = name == max_tokens ? "max_tokens" : name == kMinNewTokens ? "min_tokens" : name;
+    const auto option = std::ranges::find(options, own_name, &OptionSpec::name);
     if (option == options.end()) continue;  // other fields change no token
-    option->name = name;
-    SEER_RETURN_IF_ERROR(set_json_option(*option, sampling_text(name, written_value(value)), ""));
+    OptionSpec named = *option;
+    named.name = name;
+    SEER_RETURN_IF_ERROR(set_json_option(named, sampling_text(name, written_value(value)), ""));
   }
   for (const char* const name : kSeeds)
     if (const Json* const seed = given_field(params, name)) {

@@ -52,6 +52,7 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
 struct PromptField {
   const char* name;
   bool may_be_text = true, may_be_ids = true;
+  bool add_special = true;  // to text, as in EncodeOptions
 };
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;  // at least one prompt

@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "gpu/accept_draft.h"
+#include "gpu/sampler.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -310,6 +311,7 @@ void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> pi
     const SequenceStep& s = *span->sequence;
     const int32_t row = span->first_in_sequence + r, out = sampled_index(s, row);
     HeadRow head_row{.sampling = s.sampling.get(), .seed = s.seed, .position = span->position(r) + 1};
+    if (head_row.position < s.ends_from) head_row.banned = ending_ids(*s.sampling, c.eos_ids);
     if (!s.targets.empty()) {
       head_row.target = s.targets[out];
     } else if (s.sampling->repetition_penalty != 1.0f) {

@@ -37,7 +37,7 @@ void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<c
   std::vector<RowState> states(rows.size());
   int32_t whole = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (parts > kSmallParts && (rows[i].target >= 0 || PartedRow::suffices(*rows[i].sampling)))
+    if (parts > kSmallParts && (rows[i].target >= 0 || (PartedRow::suffices(*rows[i].sampling) && rows[i].banned.empty())))
       states[i].parted.emplace(vocab, *rows[i].sampling);
     else
       states[i].whole = whole++;
@@ -90,7 +90,7 @@ void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<c
         const float logprob = token_logprob(logits, row.target, *row.sampling);
         drawn = std::isnan(logprob) ? RowSample{kNotFinite, 0} : RowSample{row.target, logprob};
       } else {
-        drawn = sample_row(logits, *row.sampling, row.seed, row.position, row.penalty_tokens);
+        drawn = sample_row(logits, *row.sampling, row.seed, row.position, row.penalty_tokens, row.banned);
       }
     }
     tokens[i] = {drawn.token, drawn.logprob};

@@ -16,7 +16,7 @@ struct HeadRow {
   uint64_t seed = 0;
   int64_t position = 0;                 // of the sampled token
   int32_t target = -1;                  // >= 0: this token is scored, nothing is sampled
-  std::vector<int32_t> penalty_tokens;  // see sampler.h
+  std::vector<int32_t> penalty_tokens, banned;  // see sampler.h
 };
 
 class HeadSampler {

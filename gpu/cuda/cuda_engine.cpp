@@ -40,7 +40,7 @@ class DeviceSlots final : public SlotTable {
     SEER_CHECK(slot >= 0 && slot < slots_max_, slot, slots_max_);
     SlotTable::join(slot, step, limit);
     changes_.drop_slot(slot);
-    changes_.add_sequence(slot, step, static_cast<int32_t>(info_.block_tokens));
+    changes_.add_sequence(slot, step, static_cast<int32_t>(info_.block_tokens), info_.eos_ids);
   }
   void grant(int32_t slot, DeviceBlockId block) override {
     changes_.tables.push_back({slot, static_cast<int32_t>(next(slot).blocks.size()), block});
@@ -179,7 +179,7 @@ class CudaEngine final : public Engine {
     for (Pass& pass : work.passes) {
       for (const int32_t index : pass.begun) {
         const PlannedSequence& p = planned[static_cast<size_t>(index)];
-        pass.changes.add_sequence(p.slot, *p.step, static_cast<int32_t>(config_.block_tokens));
+        pass.changes.add_sequence(p.slot, *p.step, static_cast<int32_t>(config_.block_tokens), info_.eos_ids);
       }
       pass.changes.unite_logs();
     }

@@ -15,6 +15,7 @@ struct alignas(8) SlotNext {
   int32_t start = 0;       // positions before its first row
   int32_t last_token = 0;  // a decode row feeds it
 };
+constexpr int kEndingIds = 16;
 /// What a slot needs for its next step, in device memory.
 struct SlotState {
   uint64_t seed = 0;
@@ -23,7 +24,8 @@ struct SlotState {
   int32_t top_k = 0;
   float logprob_temperature = 1;
   int32_t gives_kept = 0;  // 1: LogprobMode::kKept
-  int32_t unused = 0;
+  int32_t ends_from = 0;   // as in SequenceStep
+  int32_t ending_ids[kEndingIds] = {};  // that are not sampled before that; negative: none
 };
 
 constexpr int kTreeRows = 65;             // of a draft tree, at most
@@ -234,7 +236,7 @@ struct SampleArgs {
   const SlotState* slots;
   const int32_t* tables;
   const int32_t* log;
-  const float* logits;         // [sample - first_sample][vocab_stride]
+  float* logits;               // [sample - first_sample][vocab_stride]
   float* maxima;               // [sample - first_sample][parts]: of the parts of a row, see sampling.cuh
   double *sums, *logprob_sums;  // likewise
   unsigned long long* candidates;   // [sample - first_sample][vocab]

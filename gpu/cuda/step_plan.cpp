@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpu/sampler.h"
+#include "protocols/check.h"
+
 namespace seer::cuda {
 
-void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens) {
+static_assert(kEndingIds == kEndingIdsMax);
+
+void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens, const std::vector<int32_t>& eos_ids) {
   SlotState state{.seed = step.seed, .next = {static_cast<int32_t>(step.start), step.tokens[0]}};
   if (step.sample_rows > 0) {
     const SamplingParams& s = *step.sampling;
@@ -16,6 +21,14 @@ void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t bl
     state.repetition_penalty = s.repetition_penalty;
     state.gives_kept = s.logprob_mode == LogprobMode::kKept;
     state.logprob_temperature = s.temperature == 0.0f || s.logprob_mode == LogprobMode::kRaw ? 1.0f : s.temperature;
+    const int64_t first_sampled = step.start + std::ssize(step.tokens) - step.sample_rows + 1;
+    if (first_sampled < step.ends_from) {
+      state.ends_from = static_cast<int32_t>(std::min<int64_t>(step.ends_from, INT32_MAX));
+      const std::vector<int32_t> ids = ending_ids(s, eos_ids);
+      SEER_CHECK(std::ssize(ids) <= kEndingIdsMax, ids.size());
+      std::ranges::fill(state.ending_ids, -1);
+      std::ranges::copy(ids, state.ending_ids);
+    }
     if (s.repetition_penalty != 1.0f)
       for (int32_t p = 0; p < std::ssize(step.history); ++p)
         logs.push_back({step.blocks[static_cast<size_t>(p / block_tokens)], p % block_tokens, step.history[static_cast<size_t>(p)]});

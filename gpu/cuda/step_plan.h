@@ -16,8 +16,8 @@ struct ChangeList {
   std::vector<LogChange> logs;
 
   /// All that the device must know of a sequence before its next rows: its state, its block table and, with a repetition
-  /// penalty, its tokens so far.
-  void add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens);
+  /// penalty, its tokens so far. `eos_ids`: the model's.
+  void add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens, const std::vector<int32_t>& eos_ids = {});
   /// Forgets what was to be told of a slot.
   void drop_slot(int32_t slot);
   /// Keeps one change, the last, of each place in the token log: sequences of a group share blocks.

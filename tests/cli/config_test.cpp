@@ -165,7 +165,7 @@ TEST_CASE("config: --print-config reads back to the same options, with every opt
         "'", "--instances", "1023", "--nodes", "63", "--cluster", "c", "--controller-wait", "7", "--tls-cert", "t", "--tls-key", "t", "--tls-ca", "t", "--secret-file", "s", "--insecure", "--device", "cuda", "--tensor-parallel", "3", "--threads-per-instance", "3", "--pin", "--step-depth", "1", "--weight-version", "4611686018427387904",
         "--weights", "int8", "--max-batch",
         "65535", "--prefill-tokens", "7", "--kv-bytes", "1000", "--kv-dtype", "f32", "--block-tokens", "17", "--dram-bytes",
-        "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--temperature", "0.1", "--top-p",
+        "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--min-tokens", "1", "--temperature", "0.1", "--top-p",
         "1e-30", "--top-k", "2147483647", "--min-p", "0.99999994", "--repetition-penalty", "1.0000001", "--stop", "a\"\n\\",
         "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs",
         "--engines", "vllm=http://h:1", "--engine-token-file", "t", "--engine-ca", "c", "--engine-insecure", "--engine-rows", "3",

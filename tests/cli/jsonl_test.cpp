@@ -114,7 +114,7 @@ TEST_CASE("prompts: sampling fields of a line override the flags, and null keeps
   const std::string file = folder.write(
       "p.jsonl",
       "{\"prompt\": \"a\", \"temperature\": 0.1, \"top_p\": 9e-1, \"top_k\": 5, \"min_p\": 0.25, \"repetition_penalty\": 2, "
-      "\"max_tokens\": 3, \"stop\": [\"x,y\", \"z\"], \"stop_token_ids\": [4, 5], \"ignore_eos\": true, \"n\": 3}\n"
+      "\"max_tokens\": 3, \"min_tokens\": 2, \"stop\": [\"x,y\", \"z\"], \"stop_token_ids\": [4, 5], \"ignore_eos\": true, \"n\": 3}\n"
       "{\"prompt\": \"b\", \"stop\": \"end\", \"stop_token_ids\": []}\n"
       "{\"prompt\": \"c\", \"prompt_ids\": null, \"id\": null, \"temperature\": null, \"n\": null, \"stop\": null, \"seed\": null, "
       "\"max_new_tokens\": null}\n");
@@ -131,6 +131,7 @@ TEST_CASE("prompts: sampling fields of a line override the flags, and null keeps
                            .min_p = 0.25f,
                            .repetition_penalty = 2.0f,
                            .max_tokens = 3,
+                           .min_tokens = 2,
                            .stop_token_ids = {4, 5},
                            .stop = {"x,y", "z"},
                            .ignore_eos = true,

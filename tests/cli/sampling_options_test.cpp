@@ -20,6 +20,7 @@ Status set(SamplingParams& sampling, const std::string& name, const std::vector<
 TEST_CASE("sampling options: each sets the field of its name") {
   SamplingParams s;
   CHECK(set(s, "max-tokens", {"9"}).ok());
+  CHECK(set(s, "min-tokens", {"4"}).ok());
   CHECK(set(s, "temperature", {"0.5"}).ok());
   CHECK(set(s, "top-p", {"0.9"}).ok());
   CHECK(set(s, "top-k", {"7"}).ok());
@@ -34,10 +35,11 @@ TEST_CASE("sampling options: each sets the field of its name") {
                             .min_p = 0.1f,
                             .repetition_penalty = 1.1f,
                             .max_tokens = 9,
+                            .min_tokens = 4,
                             .stop_token_ids = {1, 2, 3},
                             .stop = {"a,b", "[c]"},
                             .ignore_eos = true});
-  CHECK(sampling_options(s).size() == 9);  // a new one belongs above
+  CHECK(sampling_options(s).size() == 10);  // a new one belongs above
 }
 
 TEST_CASE("sampling options: the ends of each range are taken, what lies beyond them is not") {

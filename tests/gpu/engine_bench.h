@@ -35,6 +35,7 @@ inline TestSequence sequence_of(std::vector<int32_t> tokens, uint64_t seed, cons
   TestSequence s;
   s.tokens = std::move(tokens);
   s.seed = seed;
+  s.ends_from = std::ssize(s.tokens) + sampling.min_tokens;
   s.sampling = std::make_shared<const SamplingParams>(sampling);
   return s;
 }

@@ -25,6 +25,7 @@ struct TestSequence {
   int64_t computed = 0;         // of them, have their KV in `blocks`
   std::vector<DeviceBlockId> blocks;
   uint64_t seed = 0;
+  int64_t ends_from = 0;        // as in SequenceStep
   std::shared_ptr<const SamplingParams> sampling = std::make_shared<const SamplingParams>(greedy_sampling());
 };
 
@@ -76,6 +77,7 @@ class EngineRunner {
     step.sample_rows = sample_rows;
     step.seed = s.seed;
     step.sampling = s.sampling;
+    step.ends_from = s.ends_from;
     if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), s.tokens.begin() + step.start);
     return step;
   }

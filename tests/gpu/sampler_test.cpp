@@ -216,6 +216,46 @@ TEST_CASE("sampler: greedy takes the largest logit after the penalty, the lowest
   CHECK(sample({-1, -3, -2}, {.temperature = 0.0f, .repetition_penalty = 4.0f}, 1, 0, {0}).token == 2);
 }
 
+TEST_CASE("sampler: banned ids are as if their logits were the lowest, and no log-probability but the kept ones knows of the ban") {
+  std::mt19937_64 rng(4);
+  for (int trial = 0; trial < 300; ++trial) {
+    CAPTURE(trial);
+    const std::vector<float> row = random_row(rng, 20 + rng() % 3000, 3);
+    std::vector<int32_t> banned;
+    for (int i = 0; i < 16; ++i) banned.push_back(static_cast<int32_t>(rng() % 20));  // some twice; some are likely
+    std::vector<float> without = row;
+    for (const int32_t id : banned) without[static_cast<size_t>(id)] = std::numeric_limits<float>::lowest();
+    for (const SamplingParams& params : {SamplingParams{}, {.temperature = 0}, {.top_k = 3}, {.top_p = 0.8f}, {.min_p = 0.3f},
+                                         {.top_k = 5, .logprob_mode = LogprobMode::kKept}, {.temperature = 0.5f, .repetition_penalty = 1.5f}}) {
+      std::vector<float> logits = row;
+      const RowSample got = sample_row(logits, params, 1, trial, {3, 19}, banned);
+      CHECK(std::ranges::find(banned, got.token) == banned.end());
+      SamplingParams cut = params;
+      if (PartedRow::suffices(params)) cut.min_p = std::numeric_limits<float>::min();  // drawn the same way
+      const RowSample want = sample(without, cut, 1, trial, {3, 19});
+      CHECK(got.token == want.token);
+      if (params.logprob_mode == LogprobMode::kKept) {
+        CHECK(got.logprob == want.logprob);
+        CHECK(*got.kept == *want.kept);
+      } else {
+        CHECK(got.logprob == token_logprob(row, got.token, params));
+      }
+    }
+  }
+}
+
+TEST_CASE("sampler: the ids that end a response are its stop tokens and the model's end tokens, each once") {
+  CHECK(ending_ids({.stop_token_ids = {7, 2, 7}}, {5, 2}) == std::vector<int32_t>{2, 5, 7});
+  CHECK(ending_ids({.stop_token_ids = {7, 2}, .ignore_eos = true}, {5}) == std::vector<int32_t>{2, 7});
+  SamplingParams many{.stop_token_ids = std::vector<int32_t>(17)};
+  std::iota(many.stop_token_ids.begin(), many.stop_token_ids.end(), 0);
+  CHECK(check_ending_ids(many, {3}).ok());
+  many.min_tokens = 4;
+  CHECK(check_ending_ids(many, {3}).error().detail == "min_tokens is 4 with 17 stop_token_ids and EOS ids: expected at most 16");
+  many.stop_token_ids.pop_back();
+  CHECK(check_ending_ids(many, {3}).ok());
+}
+
 TEST_CASE("sampler: the penalty counts once for a token however often it occurs") {
   CHECK(sample({4, 1.5f}, {.temperature = 0.0f, .repetition_penalty = 2.0f}, 1, 0, {0, 0, 0}).token == 0);
 }
@@ -330,6 +370,9 @@ TEST_CASE("sampler: bad parameters are refused with the field, its value and wha
   CHECK(refusal({.repetition_penalty = 0.0f}) ==
         "sampling: repetition_penalty is 0, expected a number from 0.01 to 100 (1: off)");
   CHECK(refusal({.max_tokens = 0}) == "sampling: max_tokens is 0, expected at least 1");
+  CHECK(refusal({.max_tokens = 9, .min_tokens = 9}) == "ok");
+  CHECK(refusal({.max_tokens = 9, .min_tokens = 10}) == "sampling: min_tokens is 10, expected 0 (off) or a count of tokens up to max_tokens, 9");
+  CHECK(refusal({.min_tokens = -1}).starts_with("sampling: min_tokens is -1, expected"));
   CHECK(refusal({.stop_token_ids = {5, -2}}) == "sampling: stop_token_ids is -2, expected token ids, none below 0");
   CHECK(refusal({.stop = {"a", ""}}) == "sampling: stop is \"\", expected strings that are not empty");
   SamplingParams params;

@@ -243,6 +243,10 @@ TEST_CASE("bad input: prompts and lengths") {
   prompts("temperature that is no temperature", "{\"prompt\": \"a\", \"temperature\": 1e-9}\n",
           {"p.jsonl:1:", "temperature is 1e-09", "0.0001"});
   prompts("max_tokens 0 in a line", "{\"prompt\": \"a\", \"max_tokens\": 0}\n", {"p.jsonl:1:", "max_tokens is 0", "at least 1"});
+  prompts("min_tokens above max_tokens", "{\"prompt\": \"a\", \"max_tokens\": 4, \"min_tokens\": 5}\n",
+          {"p.jsonl:1:", "min_tokens is 5", "up to max_tokens, 4"});
+  prompts("min_tokens with many stop tokens", "{\"prompt\": \"a\", \"min_tokens\": 5, \"stop_token_ids\": [3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19]}\n",
+          {"p.jsonl:1:", "min_tokens is 5", "expected at most 16"});
   bad.rollout("no prompt file", {{"--prompts", bad.folder.path("none.jsonl")}}, {"none.jsonl", "No such file"}, 1);
 
   bad.rollout("oracle without lengths", {{"--policy", "oracle"}}, {"--lengths", "oracle"}, 2);

@@ -42,6 +42,7 @@ const std::string kShippedPrompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad
 constexpr int64_t kBlockBytes = 32768;     // 16 tokens x 4 layers x 2 KV heads x 64 x 2 (K and V) x 2 B
 constexpr int64_t kAmpleBytes = 256 * kBlockBytes;
 constexpr int64_t kSmallBlocks = 16;       // the longest response alone needs 15
+constexpr int64_t kMinTokens = 50;         // where some responses would be shorter
 constexpr int64_t kSmallDramBlocks = 24;   // parked chains beyond that are spilled
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -372,6 +373,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
       {"penalty", [](SamplingParams& s) { s.repetition_penalty = 1.3f; }},
       {"stop string", [](SamplingParams& s) { s.stop = {"no such text", "=1"}; }},
       {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }},
+      {"min tokens", [](SamplingParams& s) { s.min_tokens = kMinTokens; }},
       {"all", [](SamplingParams& s) {
          s.temperature = 1.4f, s.top_p = 0.95f, s.top_k = 40, s.min_p = 0.01f, s.repetition_penalty = 1.05f;
          s.stop = {"=1"};
@@ -383,6 +385,8 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
     for (GroupSpec& group : ruled.groups) rule(group.sampling);
     const Answers reference = reference_of(options, ruled);
     CHECK(differences(plain, reference) > 0);  // the rule does something
+    for (const auto& [request, answer] : reference)
+      if (name == std::string("min tokens")) CHECK(std::ssize(answer.output_ids) > kMinTokens);
     ruled = with_lengths(std::move(ruled), reference);
     for (const std::string& policy : policies_of_small_tests()) {
       CAPTURE(policy);
@@ -410,6 +414,7 @@ TEST_CASE("exactness: drafts change no bit, whatever their source and length, un
       {"greedy", [](SamplingParams& s) { s.temperature = 0; }},
       {"penalty and top-p", [](SamplingParams& s) { s.repetition_penalty = 1.2f, s.top_p = 0.9f; }},
       {"stop string", [](SamplingParams& s) { s.stop = {"=1"}; }},
+      {"min tokens", [](SamplingParams& s) { s.min_tokens = kMinTokens; }},
       {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }}};
   int64_t different = 0, combinations = 0;
   struct Mode {

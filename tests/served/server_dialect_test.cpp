@@ -285,6 +285,19 @@ TEST_CASE("served dialects: a request has what continues the response, in the wo
   CHECK(params["stop_token_ids"] == json({9}));
   CHECK(params["no_stop_trim"] == true);
   CHECK_FALSE(sglang.contains("incremental"));
+  CHECK_FALSE(params.contains("min_new_tokens"));
+  const auto least = [&](ServerKind kind, const char* name, int64_t min_tokens) {
+    chunk.sampling.min_tokens = min_tokens;
+    const json body = json::parse(make_dialect(kind)->generate(chunk).body);
+    const json& fields = body.contains("sampling_params") ? body["sampling_params"] : body;
+    return fields.value(name, 0);
+  };
+  const int64_t done = std::ssize(chunk.tokens) - chunk.prompt_tokens;
+  for (const auto& [kind, name] : {std::pair{ServerKind::kSglang, "min_new_tokens"}, {ServerKind::kSeer, "min_new_tokens"}, {ServerKind::kVllm, "min_tokens"}}) {
+    CHECK(least(kind, name, done) == 0);
+    CHECK(least(kind, name, done + 3) == 3);
+    CHECK(least(kind, name, 1000) == 8);  // of this chunk
+  }
   const json seer = json::parse(make_dialect(ServerKind::kSeer)->generate(chunk).body);
   CHECK(seer["sampling_params"]["sampling_seed"] == chunk.seed);
   CHECK(seer["incremental"] == true);

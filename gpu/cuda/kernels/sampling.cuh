@@ -198,11 +198,11 @@ GPU_INLINE int draw_from_parts(const LogitRow& row, int parts, float largest, fl
 }
 static_assert(kSampleThreads * 4 == kPart);
 
-// The lowest id with the largest logit. Without a penalty it is in the first part with that maximum.
+// The lowest id with the largest logit. If no logit is changed it is in the first part with that maximum.
 GPU_INLINE int first_largest(const LogitRow& row, int parts, float largest, SampleShared& shared) {
   const int32_t key = order_key(largest);
   int begin = 0, end = row.vocab;
-  if (!row.penalized) {
+  if (!row.is_changed) {
     int part = parts;
 #pragma unroll 1
     for (int p = thread_index(); p < parts; p += kSampleThreads)
@@ -231,7 +231,16 @@ GPU_INLINE void mark_penalized(const SampleArgs& args, const RowState& at, int s
   __syncthreads();
 }
 
-// grid: samples from first_sample on. Bytes: 12 to 20 per part and at most kPart * 4 without cuts and penalty; vocab * 4, read 2 to 7
+// The row's log-probabilities do not need their logits any more.
+GPU_INLINE void ban_ending_ids(const SlotState& slot, float* logits) {
+  if (thread_index() < kEndingIds) {
+    const int32_t id = slot.ending_ids[thread_index()];
+    if (id >= 0) logits[id] = -kHighestLogit;
+  }
+  __syncthreads();
+}
+
+// grid: samples from first_sample on. Bytes: 12 to 20 per part and at most kPart * 4 without cuts, penalty and ban; vocab * 4, read 2 to 7
 // times, with them; 4 per kept id that is given back.
 GPU_INLINE void sample_rows(const SampleArgs& args) {
   const int at = block_x(), thread = thread_index();
@@ -260,10 +269,13 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
       row.penalized = args.penalized + at * int64_t{args.penalized_stride};
       mark_penalized(args, state, planned.row, args.penalized + at * int64_t{args.penalized_stride});
     }
-    const float max = row.penalized ? largest_of(row, shared) : largest;
+    const bool bans = state.position + 1 < slot.ends_from;
+    if (bans) ban_ending_ids(slot, args.logits + at * int64_t{args.vocab_stride});
+    row.is_changed = row.penalized || bans;
+    const float max = row.is_changed ? largest_of(row, shared) : largest;
     if (slot.temperature == 0.0f)
       token = first_largest(row, args.parts, max, shared);
-    else if (row.penalized == nullptr && !has_cuts)
+    else if (!row.is_changed && !has_cuts)
       token = draw_from_parts(row, args.parts, largest, slot.temperature, uniform, shared);
     else
       token = draw_with_cuts(args, row, max, slot, uniform, gives_kept, shared);

@@ -1,5 +1,5 @@
-// The cuts of sampling.cuh: top-k, top-p and min-p over a row of logits, with a repetition penalty. See gpu/sampler.h for the rules
-// and gpu/sampler.cpp for the order of each sum.
+// The cuts of sampling.cuh: top-k, top-p and min-p over a row of logits, maybe with a repetition penalty or banned ids. See
+// gpu/sampler.h for the rules and gpu/sampler.cpp for the order of each sum.
 #pragma once
 #include "gpu/cuda/kernel_args.h"
 #include "gpu/cuda/kernels/gpu.h"
@@ -28,6 +28,7 @@ struct LogitRow {
   int vocab;
   const uint32_t* penalized = nullptr;  // a bit per token; null: no penalty
   float penalty = 1;
+  bool is_changed = false;              // by a penalty or ban: what is known of its parts no longer holds
 
   GPU_INLINE float at(int id) const {
     const float x = clamp_logit(logits[id]);

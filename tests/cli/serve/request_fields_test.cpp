@@ -80,7 +80,9 @@ TEST_CASE("read sampling: each member has its type, decimals too, and unknown on
   CHECK(read(R"({"max_new_tokens": 2.5})").error().detail.starts_with("max_new_tokens is 2.5: expected"));
   CHECK(read(R"({"presence_penalty": 0.5})").error().detail.starts_with("presence_penalty is 0.5: expected 0"));
   CHECK(read(R"({"presence_penalty": 0.0, "regex": ""})").ok());
-  CHECK(read(R"({"min_tokens": 2})").error().detail.starts_with("min_tokens is 2: expected 0"));
+  CHECK(read(R"({"min_tokens": 2})").value().params.min_tokens == 2);
+  CHECK(read(R"({"min_new_tokens": 3})").value().params.min_tokens == 3);
+  CHECK(read(R"({"min_new_tokens": -1})").error().detail.starts_with("min_new_tokens is -1: expected"));
   CHECK(read(R"({"bad_words": ["x"]})").error().detail == "bad_words is not supported");
   CHECK(read("5").error().detail == "sampling_params is number: expected an object");
 }
@@ -88,9 +90,9 @@ TEST_CASE("read sampling: each member has its type, decimals too, and unknown on
 TEST_CASE("read sampling: where the dialect says all names, a misspelt one is an error") {
   constexpr const char* kOthers[] = {"skip_special_tokens"};
   const auto read = [&](const char* text) { return read_sampling(Json::parse(text), "max_new_tokens", 128, kOthers); };
-  CHECK(read(R"({"temprature": 0.5})").error().detail.starts_with("sampling_params has \"temprature\": expected max_new_tokens, temperature, top_p"));
+  CHECK(read(R"({"temprature": 0.5})").error().detail.starts_with("sampling_params has \"temprature\": expected max_new_tokens, min_tokens, temperature, top_p"));
   CHECK(read(R"({"temprature": 0.5})").error().detail.ends_with("n, skip_special_tokens or sampling_seed"));
-  CHECK(read(R"({"temperature": 0.5, "skip_special_tokens": false, "seed": 3, "stop": null, "regex": null, "min_new_tokens": 0, "max_new_tokens": 5})").ok());
+  CHECK(read(R"({"temperature": 0.5, "skip_special_tokens": false, "seed": 3, "stop": null, "regex": null, "min_new_tokens": 2, "max_new_tokens": 5})").ok());
 }
 
 TEST_CASE("read prompts: one or several, of text or of ids, as the field may be") {

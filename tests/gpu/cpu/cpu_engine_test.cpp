@@ -179,13 +179,18 @@ TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
 
 TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and rejected rows leave no trace") {
   const auto model = tiny("qwen2", "BF16");
-  for (float penalty : {1.0f, 1.2f}) {
+  for (const auto& [penalty, min_tokens] : {std::pair{1.0f, 0}, {1.2f, 0}, {1.0f, 33}}) {
     CAPTURE(penalty);
     SamplingParams sampling = kRandom;
     sampling.repetition_penalty = penalty;
+    sampling.min_tokens = min_tokens;
+    for (int32_t id = 0; id < 15; ++id) sampling.stop_token_ids.push_back(id);
     const TestSequence prompt = sequence_of(random_tokens(29, 96, 5), 77, sampling);
     constexpr int kCount = 60;
     const Reference want = reference(model, KvType::kBf16, prompt, kCount);
+    const auto first_end = std::ranges::find_if(want.sampled, [](const SampledToken& t) { return t.token < 15; });
+    CHECK(first_end != want.sampled.end());
+    CHECK((first_end - want.sampled.begin() >= 33) == (min_tokens == 33));
     std::mt19937_64 rng(9);
     EngineRunner runner = make_runner(model, {.threads = 2});
     TestSequence s = prompt;

@@ -81,7 +81,7 @@ TEST_CASE("counts: kernels move the bytes that their headers state") {
     stated["attention_combine"] = {layers * m * (q * 4 + q / 2 * 8), layers * m * q * 2, layers * m * c.heads * kDim * 16};
     // A block of 128 threads each, which read up to 16 bytes of the header.
     const int64_t blocks = m * ((context + 15) / 16);
-    stated["apply_changes"] = {m * 52 + blocks * 12, m * 48 + blocks * 4, 128 * 16, m * 13 + blocks * 4};
+    stated["apply_changes"] = {m * 116 + blocks * 12, m * 112 + blocks * 4, 128 * 16, m * 29 + blocks * 4};
     stated["begin_rows"] = {m * 44, m * 36, 128 * 16, m * 7};
     stated["weigh_logits"] = {m * c.vocab_size * 4, m * 12, m * 256 * 48};
     stated["sample_rows"] = {m * (12 + c.vocab_size * 4 + 4), m * 8, m * 256 * 96};  // one part

@@ -217,17 +217,23 @@ TEST_CASE("cuda slots: a verify gains the tokens of its accepted rows, and an en
 
   // Tokens are drawn until one is the model's end: 1.
   sampling.ignore_eos = false;
-  TestSequence ends = prompt_of(4, 9, sampling);
-  b.join(0, ends, 1000);
-  std::vector<SampledToken> got;
-  bool ended = false;
-  while (!ended) {
-    ended = b.order().ended == Tokens{0};
-    for (const SampledToken& t : b.gained(0)) got.push_back(t);
-    REQUIRE(got.size() < 800);
-  }
-  CHECK(got.back().token == 1);
-  CHECK(std::ranges::count(got, 1, &SampledToken::token) == 1);
+  const auto tokens_to_end = [&] {
+    TestSequence ends = prompt_of(4, 9, sampling);
+    b.join(0, ends, 1000);
+    std::vector<SampledToken> got;
+    bool ended = false;
+    while (!ended) {
+      ended = b.order().ended == Tokens{0};
+      for (const SampledToken& t : b.gained(0)) got.push_back(t);
+      REQUIRE(got.size() < 800);
+    }
+    CHECK(got.back().token == 1);
+    CHECK(std::ranges::count(got, 1, &SampledToken::token) == 1);
+    b.slots->leave(0);
+    return std::ssize(got);
+  };
+  sampling.min_tokens = tokens_to_end();
+  CHECK(tokens_to_end() > sampling.min_tokens);
 }
 
 TEST_CASE("cuda slots: a sequence that leaves while two orders are open gains nothing, and its slot can be taken again") {

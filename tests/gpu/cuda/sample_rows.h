@@ -24,6 +24,7 @@ struct SampleCase {
   uint64_t seed = 1;
   std::vector<int32_t> tokens = {0};  // of the sequence up to the row
   int32_t target = -1;                // >= 0: score it
+  bool bans = false;                  // its stop tokens
 };
 
 /// What a row gives: the kept ids are those of LogprobMode::kKept, as far as they come back.
@@ -50,7 +51,7 @@ inline std::vector<SampledRow> sample_on_device(const std::vector<SampleCase>& c
     std::ranges::copy(c.logits, logits.begin() + slot * stride);
     ChangeList change;
     change.add_sequence(slot, {.start = position, .tokens = {c.tokens.back()}, .sample_rows = 1, .seed = c.seed,
-                               .sampling = std::make_shared<const SamplingParams>(c.params)}, kBlockTokens);
+                               .sampling = std::make_shared<const SamplingParams>(c.params), .ends_from = c.bans ? position + 2 : 0}, kBlockTokens);
     slots.push_back(change.slots[0].state);
     for (int32_t i = 0; i < kTableStride; ++i) tables.push_back(slot * kTableStride + i);
     log.resize(tables.size() * kBlockTokens);
@@ -67,7 +68,7 @@ inline std::vector<SampledRow> sample_on_device(const std::vector<SampleCase>& c
                         .slots = reinterpret_cast<const SlotState*>(put_on(*device, slots)),
                         .tables = reinterpret_cast<const int32_t*>(put_on(*device, tables)),
                         .log = reinterpret_cast<const int32_t*>(put_on(*device, log)),
-                        .logits = reinterpret_cast<const float*>(put_on(*device, logits)),
+                        .logits = reinterpret_cast<float*>(put_on(*device, logits)),
                         .maxima = memory(count * parts, float{}),
                         .sums = memory(count * parts, double{}),
                         .logprob_sums = memory(count * parts, double{}),
@@ -103,7 +104,8 @@ inline SampledRow sample_on_cpu(const SampleCase& c) {
     return {std::isnan(logprob) ? SampledToken{kNotFinite, 0} : SampledToken{c.target, logprob}, {}};
   }
   std::vector<float> logits = c.logits;
-  const RowSample sample = sample_row(logits, c.params, c.seed, std::ssize(c.tokens), c.tokens);
+  const RowSample sample = sample_row(logits, c.params, c.seed, std::ssize(c.tokens), c.tokens,
+                                      c.bans ? ending_ids(c.params, {}) : std::vector<int32_t>());
   SampledRow row{{sample.token, sample.logprob}, sample.kept ? *sample.kept : std::vector<int32_t>()};
   row.kept.resize(std::min<size_t>(row.kept.size(), cuda::kKeptStride));
   return row;
@@ -168,6 +170,12 @@ inline std::vector<SampleCase> sample_cases(int32_t vocab) {
     SampleCase c = cases[i];
     c.params.logprob_mode = LogprobMode::kKept;
     if (validate(c.params).ok()) cases.push_back(std::move(c));
+  }
+  for (size_t i = 0, unbanned = cases.size(); i < unbanned; i += 5) {  // every row and rule
+    SampleCase c = cases[i];
+    c.bans = true;
+    for (int32_t id = 0; id < kEndingIdsMax; ++id) c.params.stop_token_ids.push_back(id * (vocab / 20));
+    cases.push_back(std::move(c));
   }
   for (const SamplingParams& rule : {rules[0], rules[9]})
     for (const int32_t target : {0, 1, vocab - 1})

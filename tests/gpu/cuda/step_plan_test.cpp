@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -112,4 +113,20 @@ TEST_CASE("step plan: the device is told of a sequence once, and of each place i
   CHECK(changes.slots[0].slot == 4);
   CHECK(changes.slots[0].state.repetition_penalty == 1.5f);
   CHECK(changes.tables.size() == 2);
+}
+
+TEST_CASE("step plan: the device is told which tokens are not sampled yet, unless they already may be") {
+  SequenceStep step = step_of(20, 5, 3);  // samples the tokens at 23, 24 and 25
+  step.sampling = std::make_shared<const SamplingParams>(SamplingParams{.stop_token_ids = {8}});
+  const auto told = [&](int64_t ends_from) {
+    step.ends_from = ends_from;
+    ChangeList changes;
+    changes.add_sequence(3, step, 16, {4});
+    return changes.slots.at(0).state;
+  };
+  CHECK(told(23).ends_from == 0);
+  const SlotState state = told(24);
+  CHECK(state.ends_from == 24);
+  CHECK(std::vector(state.ending_ids, state.ending_ids + 3) == std::vector{4, 8, -1});
+  CHECK(told(int64_t{1} << 40).ends_from == std::numeric_limits<int32_t>::max());
 }
