@@ -44,7 +44,7 @@ struct Asked {
 Status check_not_refused(const Json& body, const Asked& asked) {
   SEER_RETURN_IF_ERROR(refuse_fields(body, {"echo", "suffix", "use_beam_search", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex",
                                             "guided_choice", "guided_grammar", "functions", "function_call", "audio", "continue_final_message",
-                                            "prompt_embeds"}));
+                                            "prompt_embeds", "truncate_prompt_tokens", "chat_template"}));
   if (const Json* const format = given_field(body, "response_format"); format != nullptr && *format != Json{{"type", "text"}})
     return fail(Code::kInvalidArgument, "response_format: expected {\"type\": \"text\"}, since no other is supported");
   if (const Json* const choice = given_field(body, "tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none")
@@ -70,16 +70,48 @@ Result<bool> read_logprobs(const Json& body, bool is_chat) {
 Result<Prompts> read_completion_prompts(const Json& body, const ServedModel& model) {
   const Json* const prompt = given_field(body, "prompt");
   if (prompt == nullptr) return fail(Code::kInvalidArgument, "prompt is missing: expected text or token ids");
-  return read_prompts(*prompt, {.name = "prompt"}, model);
+  SEER_ASSIGN_OR_RETURN(const bool add_special, boolean_field(body, "add_special_tokens", true));
+  return read_prompts(*prompt, {.name = "prompt", .add_special = add_special}, model);
 }
 
-Result<Prompts> read_chat_prompt(const Json& body, const ServedModel& model, const ChatPrompts* chat) {
+/// Clients send the arguments of earlier tool calls as text, and chat templates want what that says. As in vLLM and SGLang. What is no
+/// JSON stays text.
+Status parse_tool_arguments(Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    const auto calls = message.is_object() ? message.find("tool_calls") : message.end();
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (Json& call : *calls) {
+      const auto function = call.is_object() ? call.find("function") : call.end();
+      if (function == call.end() || !function->is_object()) continue;
+      Json& arguments = (*function)["arguments"];
+      if (arguments.is_null() || arguments == "") arguments = Json::object();
+      if (!arguments.is_string()) continue;
+      const auto text = arguments.get<std::string>();
+      SEER_RETURN_IF_ERROR(check_shape(text, cat("messages[", i, "].tool_calls: ")));
+      if (Json parsed = Json::parse(text, nullptr, false); !parsed.is_discarded()) arguments = std::move(parsed);
+    }
+    if (calls->empty()) message.erase("tool_calls");
+  }
+  return {};
+}
+
+Result<Prompts> read_chat_prompt(Json& body, const ServedModel& model, const ChatPrompts* chat) {
   if (const Json* const ids = given_field(body, "prompt_token_ids")) {
     SEER_ASSIGN_OR_RETURN(auto prompt, token_ids(*ids, "prompt_token_ids", ""));
     return Prompts{.ids = {std::move(prompt)}};
   }
   if (chat == nullptr)
     return fail(Code::kInvalidArgument, model.name, " has no chat template: use /v1/completions, or send prompt_token_ids");
+  SEER_ASSIGN_OR_RETURN(const bool add_special, boolean_field(body, "add_special_tokens", false));
+  if (add_special) return fail(Code::kInvalidArgument, "add_special_tokens is true: expected false, since the chat template adds them");
+  if (const Json* const given = given_field(body, "reasoning_effort")) {  // as vLLM gives it to templates
+    const Json effort = *given;
+    Json& variables = body["chat_template_kwargs"];
+    if (variables.is_null() || (variables.is_object() && !variables.contains("reasoning_effort"))) variables["reasoning_effort"] = effort;
+  }
+  if (const auto messages = body.find("messages"); messages != body.end() && messages->is_array())
+    SEER_RETURN_IF_ERROR(parse_tool_arguments(*messages));
   SEER_ASSIGN_OR_RETURN(auto prompt, chat->prompt(body, ""));
   return Prompts{.ids = {std::move(prompt)}};
 }
@@ -153,6 +185,14 @@ std::string logprobs_text(const Asked& asked, const CommittedTokens& part) {
   return cat(out, "],\"token_logprobs\":[", values, "],\"top_logprobs\":null,\"text_offset\":null}");
 }
 
+/// A member with the prompt's tokens, unless it is null. Completions have it in their choices, chats beside them.
+std::string prompt_ids_text(const std::vector<int32_t>* prompt) {
+  if (prompt == nullptr) return "";
+  std::string out = ",\"prompt_token_ids\":";
+  append_ids(out, *prompt);
+  return out;
+}
+
 struct Choice {
   size_t index = 0;
   std::string text;
@@ -179,10 +219,7 @@ std::string choice_text(const Asked& asked, const Choice& choice, const std::str
   if (asked.wants_ids) {
     out += ",\"token_ids\":";
     append_ids(out, choice.part.tokens);
-    if (choice.prompt != nullptr) {
-      out += ",\"prompt_token_ids\":";
-      append_ids(out, *choice.prompt);
-    }
+    if (!asked.is_chat) out += prompt_ids_text(choice.prompt);
   }
   return out + "}";
 }
@@ -207,11 +244,12 @@ std::string usage_text(const Asked& asked, const Usage& usage) {
              ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens, "}}");
 }
 
-/// `choices` and `usage` are JSON.
-std::string answer_text(const Asked& asked, std::string_view choices, std::string_view usage) {
+/// `choices` and `usage` are JSON. `prompt`: of a chat, where the answer has it.
+std::string answer_text(const Asked& asked, std::string_view choices, std::string_view usage, const std::vector<int32_t>* prompt = nullptr) {
   const char* const object = !asked.is_chat ? "text_completion" : asked.streams ? "chat.completion.chunk" : "chat.completion";
   return cat("{\"id\":\"", asked.id, "\",\"object\":\"", object, "\",\"created\":", asked.created_s, ",\"model\":", json_string(asked.model->name),
-             ",\"choices\":[", choices, "]", usage.empty() ? "" : ",\"usage\":", usage, "}");
+             asked.is_chat && asked.wants_ids ? prompt_ids_text(prompt) : "", ",\"choices\":[", choices, "]", usage.empty() ? "" : ",\"usage\":",
+             usage, "}");
 }
 
 CommittedTokens tokens_of(const Response& r) { return {.tokens = r.output_ids, .logprobs = r.logprobs}; }
@@ -263,7 +301,7 @@ class Stream {
                         .over = over,
                         .is_first = is_first};
     const std::string version = over == nullptr ? "" : front_.version_label(over->version);
-    reply_->write(cat("data: ", answer_text(asked_, choice_text(asked_, choice, version), ""), "\n\n"));
+    reply_->write(cat("data: ", answer_text(asked_, choice_text(asked_, choice, version), "", choice.prompt), "\n\n"));
   }
 
   Front& front_;
@@ -287,7 +325,7 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
       choices += cat(choices.empty() ? "" : ",", choice_text(asked, choice, front.version_label(r.version)));
       usage.add(i, r);
     }
-  return answer_text(asked, choices, usage_text(asked, usage));
+  return answer_text(asked, choices, usage_text(asked, usage), &asked.requests[0].prompt_ids);
 }
 
 void run(Front& front, const std::string& id, Result<Asked> asked, const std::shared_ptr<HttpReply>& reply) {

@@ -5,7 +5,9 @@ import concurrent.futures, json, os, shutil, tempfile, unittest
 from served import LONG, MODEL, Served
 
 NAME = "scratchpad-1m8"
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}"
+            "{% if m.tool_calls is defined %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endif %}{{ '\\n' }}{% endfor %}"
+            "{% if reasoning_effort %}effort: {{ reasoning_effort }}\n{% endif %}{% if add_generation_prompt %}assistant: {% endif %}")
 
 
 def parts_of(data):
@@ -116,6 +118,36 @@ class OpenaiTest(unittest.TestCase):
         self.assertEqual(parts[0]["choices"][0]["delta"]["role"], "assistant")
         self.assertEqual("".join(p["choices"][0]["delta"]["content"] for p in parts), right["text"])
         self.assertNotIn("role", parts[-1]["choices"][0]["delta"])
+        self.assertNotIn("prompt_token_ids", choice)
+        for place, given in (("answer", answer), ("first part", parts[0])):
+            with self.subTest(place=place):
+                self.assertEqual(given["prompt_token_ids"], right["prompt_token_ids"])
+        self.assertTrue(all("prompt_token_ids" not in part for part in parts[1:]))
+
+    def test_arguments_of_earlier_tool_calls_come_as_text_and_are_what_the_text_says(self):
+        def prompt_of(calls, **fields):
+            messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": calls}]
+            return self.served.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True, **fields})["prompt_token_ids"]
+
+        def ids_of(text):
+            return self.complete(text, max_tokens=1, return_token_ids=True)["choices"][0]["prompt_token_ids"]
+        begin, end = "user: a\nassistant: b", "\nassistant: "
+        for given, shown in (('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a": 1}'), ("[2]", "[2]"), ("", "{}"), (None, "{}"), ("no JSON", '"no JSON"')):
+            with self.subTest(given=given):
+                self.assertEqual(prompt_of([{"type": "function", "function": {"name": "f", "arguments": given}}]), ids_of(f"{begin}{shown}{end}"))
+        self.assertEqual(prompt_of([]), ids_of(f"{begin}{end}"))
+        status, answer = self.served.call("POST", "/v1/chat/completions", {"messages": [
+            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]}]})
+        self.assertEqual((status, "messages[0].tool_calls: " in answer["error"]["message"]), (400, True), answer)
+
+    def test_a_template_gets_the_reasoning_effort(self):
+        fields = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "return_token_ids": True}
+        ids = [self.served.post("/v1/chat/completions", {**fields, **more})["prompt_token_ids"]
+               for more in ({}, {"reasoning_effort": "low"}, {"chat_template_kwargs": {"reasoning_effort": "low"}},
+                            {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}})]
+        self.assertNotEqual(ids[0], ids[1])
+        self.assertEqual(ids[1], ids[2])
+        self.assertEqual(ids[1], ids[3])
 
     def test_an_abort_answers_with_what_there_is(self):
         body = {"prompt": [2, 3], "request_id": "mine", "max_tokens": LONG["max_new_tokens"], "ignore_eos": True}
@@ -154,6 +186,10 @@ class OpenaiTest(unittest.TestCase):
             (complete, {"prompt": "a", "model": "gpt-9"}, 404, "model is \"gpt-9\": expected \"scratchpad-1m8\""),
             (complete, {"prompt": "a", "logprobs": 5}, 400, "logprobs is 5: expected at most 1"),
             (complete, {"prompt": "a", "echo": True}, 400, "echo is not supported"),
+            (complete, {"prompt": "a", "truncate_prompt_tokens": 5}, 400, "truncate_prompt_tokens is not supported"),
+            (chat, {"messages": [message], "chat_template": "x"}, 400, "chat_template is not supported"),
+            (chat, {"messages": [message], "add_special_tokens": True}, 400, "add_special_tokens is true: expected false"),
+            (complete, {"prompt": "a", "min_tokens": 1, "min_new_tokens": 1}, 400, "min_tokens and min_new_tokens are both given"),
             (complete, {"prompt": "a", "best_of": 3}, 400, "best_of is 3: expected 1, which is n"),
             (complete, {"prompt": "a", "temperature": -0.5}, 400, "temperature is -0.5: expected"),
             (complete, {"prompt": "a", "max_tokens": 2.5}, 400, "max_tokens is 2.5: expected"),
