@@ -32,6 +32,8 @@ async def generate(args, sample, sampling_params: Dict[str, Any], evaluation: bo
     if sampling["max_new_tokens"] == 0:
         sample.status = status.TRUNCATED
         return sample
+    if "min_new_tokens" in sampling:
+        sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - sample.response_length)
     response = await _client(args).generate(input_ids=prompt_ids, sampling=sampling, rid=sample.session_id, **_group_of(args, sample, evaluation))
     sample.tokens = prompt_ids
     sample.append_response_tokens(args, tokens=response.tokens, log_probs=response.logprobs, trainable=True, meta_info=response.meta,

@@ -44,8 +44,8 @@ def _connect(settings: Dict[str, str], **options) -> AsyncClient:
 class SeerServer:
     """What verl asks of a rollout server; as a Ray actor it is the handle that verl's clients call. It holds a connection pool only."""
 
-    def __init__(self, settings: Dict[str, str], prompt_length: int, response_length: int, connections_max: int):
-        self._prompt_length, self._response_length = prompt_length, response_length
+    def __init__(self, settings: Dict[str, str], prompt_length: int, response_length: int, connections_max: int, ignore_eos: bool = False):
+        self._prompt_length, self._response_length, self._ignore_eos = prompt_length, response_length, ignore_eos
         self._client = _connect(settings, connections_max=connections_max)
 
     async def generate(self, prompt_ids: List[int], sampling_params: Dict[str, Any], request_id: str, image_data=None, video_data=None,
@@ -55,7 +55,7 @@ class SeerServer:
         for name, value in (("image_data", image_data), ("video_data", video_data), ("audio_data", audio_data)):
             if value:
                 raise ValueError(f"{name}: seer serve takes text only")
-        params = dict(sampling_params)
+        params = {"ignore_eos": self._ignore_eos, **sampling_params}
         wants_logprobs = bool(params.pop("logprobs", False))
         if params.pop("prompt_logprobs", None) is not None:
             raise ValueError("prompt_logprobs: seer serve returns no log-probabilities of the prompt")
@@ -222,7 +222,8 @@ def _make_replica():
             config = self.config
             server = ray.remote(SeerServer).options(name=f"seer_server{self.name_suffix}", get_if_exists=True, num_cpus=0,
                                                     max_concurrency=self.max_concurrency)
-            self._server_handle = server.remote(_settings_of(config), config.prompt_length, config.response_length, self.max_concurrency)
+            self._server_handle = server.remote(_settings_of(config), config.prompt_length, config.response_length, self.max_concurrency,
+                                                bool(getattr(config, "ignore_eos", False)))
             self.servers = [self._server_handle]
             self._server_address = await self._server_handle.launch.remote()
 

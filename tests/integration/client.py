@@ -563,7 +563,7 @@ class SlimeTest(ServedTest):
         self.assertEqual({s.status.name for s in group}, {"ABORTED"})
         had = [s.response_length for s in group]
         limit = max(had) + 10
-        for sample, before in zip(self.run_group(self.args(), group, {**LONG, "max_new_tokens": limit}), had):
+        for sample, before in zip(self.run_group(self.args(), group, {**LONG, "max_new_tokens": limit, "min_new_tokens": limit}), had):
             self.assertEqual((sample.status.name, sample.response_length), ("TRUNCATED", limit))
             self.assertEqual(len(sample.tokens), 3 + limit)
         again = self.samples(1, tokens=[1, 2, 3, 9], response_length=1)
@@ -629,6 +629,20 @@ class VerlTest(ServedTest):
                 for fields, sentence in [({"image_data": ["x"]}, "text only"), ({"sampling_params": {"prompt_logprobs": 1}}, "prompt_logprobs")]:
                     with self.assertRaisesRegex(ValueError, sentence):
                         await generate(**{"request_id": "c", "prompt_ids": [2], "sampling_params": params, **fields})
+        asyncio.run(run())
+
+    def test_verls_ignore_eos_counts_unless_a_request_says_otherwise(self):
+        self.config.ignore_eos, self.config.response_length = True, 900
+
+        async def run():
+            async with self.replica() as replica:
+                generate = replica._server_handle.generate.remote
+                for own in ({}, {"ignore_eos": False}):
+                    with self.subTest(own=own):
+                        found = await generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={"seed": 7, **own})
+                        right = self.client.generate([2, 3, 4], sampling={"max_new_tokens": 900, "sampling_seed": 7, "ignore_eos": not own})
+                        self.assertEqual(found.token_ids, right.tokens)
+                        self.assertEqual(len(right.tokens) == 900, not own)
         asyncio.run(run())
 
     def test_an_abort_holds_later_requests_until_generation_resumes(self):
