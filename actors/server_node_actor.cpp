@@ -73,6 +73,7 @@ void ServerNodeActor::on_look(const Result<ServerState>& found) {
   if (!found.ok()) return look_later(found.error().detail);
   state = *found;
   if (parts.events.seen) parts.events.seen(config.node, state);
+  if (weights_move()) return look_later("a trainer replaces its weights");
   if (!first_weights) first_weights = state.weights;
   const std::string right = target.version == WeightVersion{} ? *first_weights : cat(target.version);
   if (state.weights == right) return start_instance();
@@ -85,7 +86,7 @@ void ServerNodeActor::look_again(const ServerState& now) {
   state.running = now.running;
   state.waiting = now.waiting;
   state.kv_use_share = now.kv_use_share;
-  const bool has_changed = !update && now.weights != state.weights;
+  const bool has_changed = !update && !weights_move() && now.weights != state.weights;
   if (has_changed) {
     parts.log.warn(rt::now_us(self), "server_weights", {{"server", parts.server->name()}, {"weights", now.weights}, {"expected", state.weights}});
     return rt::stop(instance);
@@ -115,6 +116,12 @@ void ServerNodeActor::look_later(const std::string& why) {
   if (parts.events.changed) parts.events.changed(config.node, false, why);
   tick_in(look_delay_us);
   look_delay_us = std::min(2 * look_delay_us, config.look_us_max);
+}
+
+/// Generation is paused until another version runs.
+bool ServerNodeActor::weights_move() const {
+  const WeightVersion now = target.version == WeightVersion{} ? config.version : target.version;
+  return config.moving && config.moving->load() == now.value;
 }
 
 void ServerNodeActor::tick_in(int64_t us) { rt::tell_after(self, us, handle{self}, Tick{++last_tick}); }

@@ -5,9 +5,11 @@
 //
 // WEIGHTS  The label that the server has when it first answers is the first version's. After an update the server must have the
 //          version's number as label. A server that comes back with another one gets the weights again before its instance starts.
+//          While a trainer replaces them part by part, labels say nothing, and a server that comes back must wait.
 // LEAVING  A drained server gets nothing more; its chunks come back with their tokens. When the last has, or after the timeout,
 //          `left` is called, and the actor waits to be stopped.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,6 +37,7 @@ struct ServerNodeConfig {
   int64_t look_us = 200'000;
   int64_t look_us_max = 30'000'000;
   int64_t relook_us = 5'000'000;     // between two looks while the instance runs
+  std::shared_ptr<const std::atomic<uint64_t>> moving = {};  // the version of weights that a trainer replaces part by part; may be null
 };
 
 /// Callbacks; they may only hand over.
@@ -73,6 +76,7 @@ struct ServerNodeActor {
   void on_look(const Result<ServerState>& state);
   void give_weights(const ServerState& state);
   void look_later(const std::string& why);
+  bool weights_move() const;
   void start_instance();
   void leave_when_drained();
   InstanceUp instance_up() const;

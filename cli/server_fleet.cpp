@@ -96,6 +96,7 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
   node.rows_max = config_.router.rows;
   node.version = config_.version;
   node.target = target;
+  node.moving = moving_;
   ServerNodeEvents events{.changed = [this](NodeId of, bool is_up, const std::string& why) { changed(of, is_up, why); },
                           .left = [this](NodeId of) { left_(of); },
                           .seen = [this](NodeId of, const ServerState& state) { seen(of, state); }};

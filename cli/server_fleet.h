@@ -70,6 +70,8 @@ class ServerFleet {
   std::map<NodeId, KnownServer> all() const;
   /// Null: it has left.
   std::shared_ptr<EngineServer> server(NodeId id) const;
+  /// A trainer replaces the weights of servers with this version, part by part, until another one runs.
+  void weights_move(WeightVersion from) { *moving_ = from.value; }
   bool takes_part(NodeId id) const;  // it is up, and not draining
   size_t up_count() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
@@ -88,6 +90,7 @@ class ServerFleet {
   const ServerFleetConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const EventLog log_;
+  const std::shared_ptr<std::atomic<uint64_t>> moving_ = std::make_shared<std::atomic<uint64_t>>(0);
   const uint64_t nonce_;  // so that no other process's requests have the same names
   std::string token_;
   std::function<void(NodeId)> left_ = [](NodeId) {};

@@ -87,6 +87,14 @@ class SglangReader final : public AnswerReader {
   std::vector<int32_t> so_far_;
 };
 
+/// Prompt and output together, so that no prompt is refused and no output is cut: SGLang takes prompts shorter than this.
+int64_t longest_request(const json& info) {
+  if (const int64_t prompt = number_of(info, "max_req_input_len"); prompt > 0) return prompt;
+  constexpr int64_t kSpared = 6;  // by versions that do not say
+  const int64_t context = number_of(info, "context_length"), kv_tokens = number_of(info, "max_total_num_tokens");
+  return std::max<int64_t>(0, (kv_tokens > 0 ? std::min(context, kv_tokens) : context) - kSpared);
+}
+
 }  // namespace
 
 HttpAsk SglangServer::generate(const ServedAsk& ask) const {
@@ -132,7 +140,7 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
                     .model = text_of(info, "served_model_name"),
                     .weights = text_of(info, "weight_version"),
                     .kv_tokens = number_of(info, "max_total_num_tokens") * ranks,
-                    .context_tokens = number_of(info, "context_length"),
+                    .context_tokens = is_seer ? number_of(info, "context_length") : longest_request(info),
                     .rows_max = number_of(info, "max_running_requests") * ranks,
                     .ranks = std::max<int64_t>(1, number_of(info, "tp_size", 1)),
                     .is_deterministic = is_seer || info.value("enable_deterministic_inference", json(false)) == true};

@@ -62,8 +62,20 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
   Sequence& s = sequences.add(std::move(made));
   reply_to[id] = std::move(chunk.reply_to);
   blocks_used += blocks_of(s);
-  start(s);
+  s.stop.tokens_left() > 0 ? start(s) : end_without_room(s);
   after_work();
+}
+
+/// The server's context is shorter than the model's, and has no room for another token.
+void ServedInstanceActor::end_without_room(Sequence& s) {
+  s.done.cached_tokens = s.kv_tokens;  // nothing is computed
+  if (s.log.output_tokens() > 0) {
+    s.done.finish = FinishReason::kLength;
+    return answer(s.chunk, ChunkEnd::kFinished);
+  }
+  s.done.finish = FinishReason::kError;
+  s.done.error = cat(parts.server->name(), " takes ", config.stop.context_tokens_max, " tokens, prompt and output together, and the prompt has ", s.log.size());
+  answer(s.chunk, ChunkEnd::kFailed);
 }
 
 void ServedInstanceActor::start(Sequence& s) {

@@ -77,6 +77,7 @@ struct ServedInstanceActor {
   const InstanceReport& current_report();
 
   void start(Sequence& s);
+  void end_without_room(Sequence& s);
   void ask_server(const Sequence& s);
   void on_part(uint64_t stream, ServedPart part);
   void take_tokens(Sequence& s, ServedStream& stream);

@@ -95,7 +95,9 @@ ServedStream* ServedStreams::take_over(RequestId request, ChunkId chunk, const T
 void ServedStreams::close(uint64_t number) {
   const auto found = streams_.find(number);
   if (found == streams_.end()) return;
-  if (!found->second.is_over()) server_->end(found->second.rid);
+  const ServedStream& stream = found->second;
+  // After an answer that makes no sense the server may go on.
+  if (!stream.is_over() || stream.rest.end == ServedEnd::kFailed) server_->end(stream.rid);
   streams_.erase(found);
 }
 

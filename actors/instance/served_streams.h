@@ -6,7 +6,7 @@
 // Always true:
 //  (1) a chunk has at most one stream, and at most one stream of a request waits;
 //  (2) a stream is asked for at most `asked` tokens, so what it holds is bounded;
-//  (3) a stream that leaves is ended at the server, unless the server ended it or owes nothing more.
+//  (3) a stream that leaves is ended at the server, unless the server ended it well or owes nothing more.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -181,8 +181,7 @@ std::string Front::version_label(WeightVersion version) const {
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
   ++updates_;
-  // A machine may have the weights of an update that failed: the next ones do not get their number.
-  weights.version = label.number.value_or(WeightVersion{std::max(version_, last_asked_).value + 1});
+  weights.version = label.number.value_or(next_version());
   last_asked_ = std::max(last_asked_, weights.version);
   auto done = [this, then = std::move(then)](const Status& status) {
     --updates_;

@@ -1,6 +1,7 @@
 // Front: between the HTTP server and the gateway. It gives requests their tickets, sends what the gateway says of them to the call
 // that they belong to, and cancels those whose client has gone. All of it runs on the server's thread.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -113,6 +114,8 @@ class Front {
   void report(std::function<void(const GatewayReport&)> then);
   /// The version that runs, as the gateway said last.
   WeightVersion version() const { return version_; }
+  /// That of weights without a number. A machine may have the weights of an update that failed: the next ones do not get their number.
+  WeightVersion next_version() const { return WeightVersion{std::max(version_, last_asked_).value + 1}; }
   /// The name that a client gave a version; empty: none.
   std::string version_name(WeightVersion version) const;
   /// What clients call a version: that name, else its number.

@@ -47,6 +47,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     return {.start_rollout =
                 [this](RolloutConfig config, const RolloutEvents& events) {
                   config.instances_expected = std::max<size_t>(1, servers_.up_count());
+                  config.machines_may_join = true;
                   return fleet_.start_rollout(std::move(config), {}, events);
                 },
             .end_rollout = [this](RolloutId id) { fleet_.end_rollout(id); },
@@ -89,6 +90,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     if (!id) return fail(Code::kNotFound, "no worker ", name);
     return servers_.profile(id);
   }
+  void weights_move(WeightVersion from) override { servers_.weights_move(from); }
   void pass(const std::string& name, std::vector<HttpAsk> asks, std::function<void(Status)> then) override {
     const std::optional<NodeId> id = servers_.find(name);
     const std::shared_ptr<EngineServer> server = id ? servers_.server(*id) : nullptr;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/step_profile.h"
+#include "protocols/ids.h"
 #include "protocols/result.h"
 #include "served/http_message.h"
 
@@ -36,6 +37,8 @@ class RoutedServers {
   virtual Status remove(const std::string& id) = 0;
   /// What its steps cost, as learned so far; no id: those of all together. Errors: kNotFound; kUnavailable: too little was seen.
   virtual Result<StepProfile> profile(const std::string& id) const = 0;
+  /// As in ServerFleet.
+  virtual void weights_move(WeightVersion from) = 0;
   /// Asks a server these in turn. `then` is called on another thread. Errors: the first that fails; kNotFound.
   virtual void pass(const std::string& id, std::vector<HttpAsk> asks, std::function<void(Status)> then) = 0;
 };

@@ -80,7 +80,10 @@ void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Re
   const std::string version = version_of(call);
   Result<WeightLabel> label = read_trainer_label("weight_version", version, front_.version());
   if (!label.ok()) return answer_trainer(reply, false, label.error().detail);
-  if (!version.empty()) new_label_ = *std::move(label);
+  if (!version.empty()) {
+    new_label_ = *std::move(label);
+    if (!new_label_->number) new_label_->number = front_.next_version();  // the servers are told it with each part
+  }
   if (is_passing_) return answer_trainer(reply, false, cat(call.path, ": another call of this kind is under way"));
   Result<Members> members = members_of(call);
   if (!members.ok()) return answer_trainer(reply, false, members.error().detail);
@@ -88,7 +91,10 @@ void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Re
   is_passing_ = true;
   if (!call.changes_weights()) return ask_members(call, *members, reply);
   check_paused(front_, call.path, true, [this, call, members = *std::move(members), reply](const Status& paused) {
-    if (paused.ok()) return ask_members(call, members, reply);
+    if (paused.ok()) {
+      servers_.weights_move(front_.version());
+      return ask_members(call, members, reply);
+    }
     is_passing_ = false;
     answer_trainer(reply, false, paused.error().detail);
   });
@@ -124,7 +130,7 @@ void RouterDialect::ask_members(const GroupCall& call, const Members& members, c
   answers->left = members.size();
   std::map<std::string, int64_t> ranks;
   for (const RoutedServer& server : servers_.list()) ranks[server.id] = server.ranks;
-  const WeightVersion version = new_label_ ? new_version() : WeightVersion{};
+  const WeightVersion version = new_label_ ? *new_label_->number : WeightVersion{};
   int64_t before = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     servers_.pass(members[i], asks_of(call, before, cat(version)), [this, answers, i, call, members, reply](Status status) {

@@ -36,8 +36,6 @@ class RouterDialect {
   void pause(const HttpRequest& request, const Reply& reply);
   void go_on(const Reply& reply);
   void world_size(const Reply& reply);
-  /// REQUIRES: new_label_.
-  WeightVersion new_version() const { return new_label_->number.value_or(WeightVersion{front_.version().value + 1}); }
 
   HttpServer& http_;
   Front& front_;
@@ -46,7 +44,7 @@ class RouterDialect {
   bool is_passing_ = false;                // a call is under way
   bool has_new_weights_ = false;           // parts of them have come, and generation has not continued since
   WeightVersion version_then_;             // that ran then; if another one runs since, weights came whole in another way
-  std::optional<WeightLabel> new_label_;   // what the trainer calls them; none: it has not said
+  std::optional<WeightLabel> new_label_;   // what the trainer calls them, with their number; none: it has not said
 };
 
 }  // namespace seer

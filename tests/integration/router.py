@@ -263,6 +263,18 @@ class ChangingServersTest(unittest.TestCase):
         self.assertEqual(router.call("DELETE", "/workers/worker-9")[0], 404)
         self.assertEqual(router.call("POST", "/workers", {"url": "https://x"})[0], 400)
 
+    def test_requests_wait_for_the_next_server_when_the_last_is_taken_off_the_list(self):
+        servers = [self.start(), self.start()]
+        router = Router([("seer", servers[0])], "--chunk-tokens", "32")
+        self.addCleanup(router.stop)
+
+        def change():
+            self.wait_busy(router, servers[0])
+            self.assertEqual(router.call("DELETE", "/workers/worker-0")[0], 202)
+            router.wait_for(lambda: router.workers() == [])
+            router.post("/workers", {"url": f"http://127.0.0.1:{servers[1].port}", "kind": "seer"}, 202)
+        self.while_running(router, change)
+
     def test_new_weights_reach_all_servers_and_one_that_was_out(self):
         servers = [self.start() for _ in range(3)]
         with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ import unittest
 
 from recorded_servers import Group, RecordedServer
 from router import Router
-from served import Served
+from served import MODEL, Served
 
 GROUP = "slime-pp_0"
 
@@ -78,6 +78,17 @@ class SglangTest(GroupTest):
         self.post("/continue_generation")
         for _ in range(8):
             self.assertEqual(self.answers(), ("5", 5))
+
+    def test_weights_that_a_trainer_names_come_after_an_update_that_failed(self):
+        self.start([1])
+        self.servers[0].fails.add("/update_weights_from_disk")
+        self.post("/update_weights_from_disk", {"model_path": MODEL}, 400)  # version 2, which nobody gets
+        self.post("/init_weights_update_group", init(world_size=2))
+        self.post("/pause_generation")
+        self.post("/update_weights_from_distributed", part(["a"], "1"))
+        self.assertEqual(self.servers[0].weights, "3")
+        self.post("/continue_generation")
+        self.assertEqual(self.answers(), ("1", 3))
 
     def test_a_server_outside_of_the_group_is_out_until_it_has_the_weights(self):
         for label, version in (("4", 4), ("1", 2)):  # the second is a name

@@ -36,6 +36,7 @@ struct ByteServerConfig {
   double fault_share = 0.3;     // of the requests
   int64_t up_us = 100'000;      // about, from one outage to the next; 0: none
   int64_t rows_max = 6;         // more are answered with 503
+  int64_t context_tokens = 4096;
   bool is_incremental = false;  // of SGLang's kind
   bool changes_weights = false; // comes back with other ones at times
 };
@@ -63,7 +64,7 @@ class ByteServer final : public EngineServer {
   void look(std::function<void(Result<ServerState>)> then) override {
     world_.after(500, [this, then = std::move(then)] {
       if (is_down_) return then(fail(Code::kUnavailable, "it cannot be reached"));
-      then(ServerState{.engine = "bytes", .model = "m", .weights = weights_, .kv_tokens = 4096, .context_tokens = 4096, .rows_max = 8});
+      then(ServerState{.engine = "bytes", .model = "m", .weights = weights_, .kv_tokens = 4096, .context_tokens = config_.context_tokens, .rows_max = 8});
     });
   }
 
@@ -152,6 +153,9 @@ class ByteServer final : public EngineServer {
       case Fault::kSilent:  // as an HttpClient ends it
         return later(us + 2'000'000, call->ask.rid, [this, call] { finish(*call, fail(Code::kUnavailable, "it was silent for 2 s")); });
       case Fault::kBreaks: return later(us, call->ask.rid, [this, call] { finish(*call, fail(Code::kUnavailable, "its answer broke off")); });
+      case Fault::kGarbage:
+      case Fault::kOtherPrompt:
+      case Fault::kOtherIds: return;  // it knows of no fault, and goes on until it is told not to
       default:
         send(call, us, "data: [DONE]\n\n");
         return later(us, call->ask.rid, [this, call] { finish(*call, {}); });

@@ -1,6 +1,7 @@
 // Rollouts over servers of others that fail in every way that a seed can draw: each response is given once, with the right tokens.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <set>
@@ -51,7 +52,8 @@ struct ServedRollout {
                           .model = "m",
                           .kv_node = NodeId{static_cast<uint32_t>(i)},
                           .look_us = 1'000,
-                          .look_us_max = 40'000};
+                          .look_us_max = 40'000,
+                          .moving = moving};
     nodes.push_back(world.spawn<ServerNodeActor>(
         node, ServerNodeParts{servers.back(), nullptr, {.left = [this](NodeId id) { left.insert(id); }}}));
   }
@@ -88,6 +90,7 @@ struct ServedRollout {
   }
 
   const int64_t stream_tokens;
+  const std::shared_ptr<std::atomic<uint64_t>> moving = std::make_shared<std::atomic<uint64_t>>(0);
   std::set<NodeId> left;
   SimEvents seen;
   SimWorld world;  // after what its actors use until they end
@@ -142,6 +145,19 @@ TEST_CASE("served servers: whatever fails, each response is given once with the 
     }
   CHECK(chunks_failed > 10 * rollouts);
   CHECK(servers_out > rollouts);
+}
+
+TEST_CASE("served servers: a request whose answer makes no sense is ended at the server") {
+  for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      CAPTURE(seed);
+      auto configs = three(seed, kind);
+      for (ByteServerConfig& config : configs) config.up_us = 0;  // an outage would end it too
+      ServedRollout rollout(seed, configs);
+      rollout.run();
+      rollout.check_answered_once();
+    }
+  }
 }
 
 TEST_CASE("served servers: without faults no token is computed twice, and nothing is refused") {
@@ -241,6 +257,58 @@ TEST_CASE("served servers: tokens of other weights are never taken, and such a s
   rollout.world.run_until(rollout.world.now_us() + 1'000'000);
   CHECK(rt::look<ServerNodeActor>(rollout.nodes[1]).instance);
   CHECK(rollout.servers[1]->requests() == before);
+}
+
+TEST_CASE("served servers: weights that a trainer replaces part by part are looked at when all have come") {
+  for (const bool is_told : {true, false}) {
+    CAPTURE(is_told);
+    ServedRollout rollout(14, three(14, ServerKind::kSglang, false));
+    rollout.run();
+    *rollout.moving = is_told ? 1 : 0;
+    rollout.servers[1]->set_weights("2");  // with the first part
+    rollout.world.run_until(rollout.world.now_us() + 10'000'000);
+    const auto node = [&] { return rt::look<ServerNodeActor>(rollout.nodes[1]); };
+    CHECK((node().instance != nullptr) == is_told);
+    if (!is_told) continue;
+    rt::stop(node().instance);  // a server that comes back in between must wait
+    rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+    CHECK_FALSE(node().instance);
+    rt::post(rollout.nodes[1], UpdateWeights{{WeightVersion{2}, ""}, {}});
+    rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+    REQUIRE(node().instance);
+    CHECK(node().version == WeightVersion{2});
+  }
+}
+
+TEST_CASE("served servers: a prompt that a server's context cannot hold fails, and a response that reaches its end is over") {
+  for (const int64_t small : {6, 20}) {
+    CAPTURE(small);
+    auto configs = three(15, ServerKind::kSglang, false);
+    configs[0].context_tokens = small;
+    if (small == 6)
+      for (ByteServerConfig& config : configs) config.context_tokens = small;
+    ServedRollout rollout(15, configs, {.stream_tokens = 0, .turn_tokens = 0, .learns_speeds = false});
+    rollout.run();
+    REQUIRE(rollout.seen.responses.size() == 18);
+    int64_t cut = 0, beyond = 0;  // beyond: had come to the small server with more tokens than it takes
+    for (const Response& r : rollout.seen.responses) {
+      CAPTURE(r.request);
+      const uint64_t seed = rollout.groups[r.request.group.index].seeds[r.request.sample];
+      const int64_t room = small - (3 + r.request.group.index), length = ByteOracle::length(seed);
+      if (small == 6 && room <= 0) {
+        CHECK(r.finish == FinishReason::kError);
+        CHECK(r.error.find(" takes 6 tokens, prompt and output together, and the prompt has ") != std::string::npos);
+        continue;
+      }
+      CHECK(r.finish == (std::ssize(r.output_ids) == length ? FinishReason::kStop : FinishReason::kLength));
+      CHECK(std::ssize(r.output_ids) >= std::min(room, length));
+      cut += r.finish == FinishReason::kLength;
+      beyond += r.finish == FinishReason::kLength && std::ssize(r.output_ids) > room;
+      for (int64_t i = 0; i < std::ssize(r.output_ids); ++i) CHECK(r.output_ids[static_cast<size_t>(i)] == ByteOracle::token(seed, i));
+    }
+    CHECK(cut > 0);
+    CHECK((beyond > 0) == (small == 20));
+  }
 }
 
 TEST_CASE("served servers: no request to a server outlives the rollout whose weights it has") {

@@ -351,12 +351,16 @@ TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whe
     CHECK(state->kv_tokens == 2000);
     CHECK(state->rows_max == 128);
     CHECK(state->ranks == 4);
-    CHECK(state->context_tokens == 4096);
+    CHECK(state->context_tokens == 994);  // of its KV, less what it keeps for itself
     CHECK(state->is_deterministic);
     CHECK(state->running == 5);
     CHECK(state->waiting == 1);
     CHECK(state->kv_use_share == 0.5);
   }
+  const std::string later_info = R"({"version": "0.5.9", "max_total_num_tokens": 100000, "context_length": 4096, "max_req_input_len": 4090})";
+  CHECK(sglang->state({{200, later_info}, {0, ""}, {0, ""}})->context_tokens == 4090);
+  CHECK(sglang->state({{200, R"({"version": "0.5.9", "context_length": 4096})"}, {0, ""}, {0, ""}})->context_tokens == 4090);
+  CHECK(sglang->state({{200, R"({"version": "0.5.9"})"}, {0, ""}, {0, ""}})->context_tokens == 0);
   CHECK_FALSE(sglang->state({{0, "refused"}, {0, ""}, {0, ""}}).ok());
   CHECK_FALSE(sglang->state({{503, "starting"}, {503, ""}, {503, ""}}).ok());
   CHECK_FALSE(make_dialect(ServerKind::kSeer)->state({{200, info}, {200, info}, {200, loads}}).ok());
