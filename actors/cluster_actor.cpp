@@ -97,7 +97,8 @@ void ClusterActor::on_ready(const NodeReady& ready) {
 }
 
 /// A machine is compared with others only in what both have. Weights that are older than the cluster's are right too: the machine
-/// gets those of the cluster.
+/// gets those of the cluster. So are those of another version if it ran already: an update was under way when it lost the controller,
+/// and rollouts leave it out until it has theirs.
 ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
   const auto first_with = [&](auto has) {
     const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
@@ -113,12 +114,12 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
   }
   const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });
   if (with_weights == nullptr || !ask.roles.has(NodeRole::kInstances)) return expected;
-  expected.version = with_weights->version;
-  expected.weights = with_weights->weights;
-  if (weights.what.version == WeightVersion{}) return expected;
-  const bool is_old = ask.identity.version < weights.what.version;
-  expected.version = is_old ? ask.identity.version : weights.what.version;
-  expected.weights = is_old ? ask.identity.weights : weights.weights;
+  const bool are_known = weights.what.version != WeightVersion{};
+  const WeightVersion right = are_known ? weights.what.version : with_weights->version;
+  const bool is_old = are_known && ask.identity.version < right, ran = ask.epoch > 0 && ask.identity.version != right;
+  if (is_old || ran) return expected;
+  expected.version = right;
+  expected.weights = are_known ? weights.weights : with_weights->weights;
   return expected;
 }
 
@@ -190,8 +191,12 @@ RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
   const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);
   RolloutEntered entered{.directory = directory,
                          .error = only_helpers ? "no machine of the cluster has instances yet" : "the cluster has no machine yet"};
+  const auto takes_part = [&](const Member& m) { return m.ready && m.has_instances() && !m.draining && !is_outdated(m); };
+  WeightVersion newest;
+  for (const auto& [id, member] : members)
+    if (takes_part(member)) newest = std::max(newest, member.identity.version);
   for (const auto& [id, member] : members) {
-    if (!member.ready || !member.has_instances() || member.draining || is_outdated(member)) continue;
+    if (!takes_part(member) || member.identity.version < newest) continue;
     if (const Status fits = check_rollout(ask.identity, member.identity); !fits.ok()) {
       log.warn(rt::now_us(self), "rollout_refused", {{"reason", fits.error()}});
       return {.directory = directory, .error = fits.error().detail};

@@ -317,7 +317,7 @@ void NodeActor::fail_update(const std::string& why) {
 }
 
 void NodeActor::end_update() {
-  if (update->asked.what.source) makers->loader->withdraw(update->asked.what.folder);  // which keeps what it has loaded
+  if (update->asked.what.source) makers->loader->withdraw(update->asked.what.folder);  // which keeps what runs
   update.reset();
 }
 

@@ -148,7 +148,8 @@ Status ClusterMachines::enter_again(const ClusterHandle& returned) {
   for (const RolloutId id : taken_)
     if (fleet_.rollout(id)) rt::post(returned, RolloutStarted{id, fleet_.rollout(id)});
   controller_ = returned;
-  if (weights_) rt::post(returned, *weights_);
+  // Not which machines had them then: each says what it has when it enters.
+  if (weights_) rt::post(returned, ClusterWeights{weights_->what, weights_->weights, {}});
   return {};
 }
 

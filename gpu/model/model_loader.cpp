@@ -18,6 +18,11 @@ void ModelLoader::withdraw(const std::string& name) {
   offered_.erase(name);
 }
 
+void ModelLoader::keep(std::shared_ptr<const Model> running) {
+  const std::lock_guard lock(mutex_);
+  kept_.swap(running);  // what was kept is freed without the lock: that may take long
+}
+
 int64_t ModelLoader::loads() const {
   const std::lock_guard lock(mutex_);
   return loads_;
@@ -35,10 +40,8 @@ Result<std::shared_ptr<const Model>> ModelLoader::find_or_load(const Job& job) {
     ++loads_;
   }
   Result<std::shared_ptr<const Model>> model = read(job);
-  std::shared_ptr<const Model> before;  // freed without the lock: that may take long
   if (model.ok()) {
     const std::lock_guard lock(mutex_);
-    before = std::exchange(last_, *model);
     held_[key] = *model;
   }
   return model;

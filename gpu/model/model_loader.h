@@ -1,9 +1,9 @@
 // ModelLoader: loads new weights beside the running ones, on a thread of its own, once for all engines of a process that ask for
 // the same folder and version. Used by CpuEngine. Thread-safe.
 //
-// Loads run one after the other. The loader keeps the last weights that it loaded, so an engine that is started again gets them
-// although their folder or memory is gone. When all engines of a process update together, memory holds the old weights and one
-// staged copy of the new ones.
+// Loads run one after the other. The loader keeps the weights that an engine changed to last, so an engine that is started again gets
+// them although their folder or memory is gone, also while others are staged. What no engine changed to is read anew. When all engines
+// of a process update together, memory holds the old weights and one staged copy of the new ones.
 #pragma once
 #include <functional>
 #include <map>
@@ -31,9 +31,12 @@ class ModelLoader {
   void offer(std::string name, std::shared_ptr<const WeightMemory> memory);
   void withdraw(const std::string& name);
 
-  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. Does not read them again if they are the last
-  /// that were loaded, or some engine still holds this version from this folder.
+  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. Does not read them again while an engine or the loader
+  /// holds this version from this folder.
   void load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done);
+
+  /// An engine changed to these.
+  void keep(std::shared_ptr<const Model> running);
 
   int64_t loads() const;  // folders read so far
 
@@ -53,7 +56,7 @@ class ModelLoader {
   mutable std::mutex mutex_;                        // guards the four below
   std::map<std::string, std::shared_ptr<const WeightMemory>> offered_;
   std::map<Key, std::weak_ptr<const Model>> held_;  // the next load removes entries that nobody holds
-  std::shared_ptr<const Model> last_;
+  std::shared_ptr<const Model> kept_;
   int64_t loads_ = 0;
   Workers<Job> thread_;  // last: it uses all of the above
 };

@@ -221,6 +221,33 @@ TEST_CASE("cluster: running machines and rollouts enter again at a restarted con
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).id > rollout);
 }
 
+TEST_CASE("cluster: machines that were in the middle of an update enter again at a restarted controller, whichever comes first") {
+  for (const bool new_first : {true, false}) {
+    CAPTURE(new_first);
+    Bench b;
+    FakeNode changed(b.world), missed(b.world);
+    const uint64_t epochs[] = {b.enter(1).epoch, b.enter(2).epoch};
+    b.restart(2000);
+    const auto enter_again = [&](uint32_t node, WeightVersion version, uint64_t weights) {
+      return b.enter(node, {.model = "qwen", .layout = 7, .weights = weights, .version = version}, epochs[node - 1]).error;
+    };
+    for (const uint32_t node : {new_first ? 1u : 2u, new_first ? 2u : 1u}) {
+      CHECK(enter_again(node, WeightVersion{node == 1 ? 2u : 1u}, node == 1 ? 20 : 10) == "");
+      b.ready(node, node == 1 ? changed.handle() : missed.handle());
+    }
+    const auto entered = b.ask<RolloutEntered>(EnterRollout{});
+    CHECK(entered.version == WeightVersion{2});
+    CHECK(entered.weights == 20);
+    CHECK(entered.instances == 2);  // not those of node 2
+    rt::post(b.cluster, ClusterWeights{{WeightVersion{2}, "/new"}, 20, {}});
+    b.run();
+    CHECK(changed.seen->updates.empty());
+    CHECK(missed.seen->updates.size() == 1);
+    // Weights that differ although they should be the same are never right.
+    CHECK(enter_again(1, WeightVersion{2}, 21) == "node 1 is refused: its weights' checksum is 0000000000000015, expected 0000000000000014");
+  }
+}
+
 TEST_CASE("cluster: a machine and a rollout that only lost the controller enter again, unless the machine's name was taken meanwhile") {
   Bench b;
   const ClusterIdentity identity{.model = "qwen", .layout = 7, .version = WeightVersion{1}};

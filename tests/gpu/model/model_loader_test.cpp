@@ -93,7 +93,7 @@ TEST_CASE("model loader: engines that ask for one version of a folder share it, 
   CHECK(loader.loads() == 3);
 }
 
-TEST_CASE("model loader: offered memory gives the weights of a folder, and the last weights stay when it is withdrawn") {
+TEST_CASE("model loader: offered memory gives the weights of a folder, and what an engine changed to stays when it is withdrawn") {
   TestFolder running, next;
   write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
   write_tiny_model(next.path(), tiny_config("llama"), "BF16", 2);
@@ -108,11 +108,26 @@ TEST_CASE("model loader: offered memory gives the weights of a folder, and the l
     const Loaded model = load(loader, "upload 1", WeightVersion{2}, like);
     REQUIRE(model.ok());
     CHECK((*model)->weights_hash == expected->weights_hash);
+    loader.keep(*model);
   }
   loader.withdraw("upload 1");
+  const auto others = *WeightMemory::create();
+  REQUIRE(others->append(safetensors_bytes(tiny_tensors(tiny_config("llama")), "BF16", 1)).ok());
+  loader.offer("upload 2", others);
+  CHECK(load(loader, "upload 2", WeightVersion{3}, like).ok());  // staged, and no engine changes to it
   CHECK(load(loader, "upload 1", WeightVersion{2}, like).ok());  // an engine that was started again
-  CHECK(loader.loads() == 1);
+  CHECK(loader.loads() == 2);
   CHECK_FALSE(load(loader, "upload 1", WeightVersion{3}, like).ok());
+}
+
+TEST_CASE("model loader: weights that no engine changed to are read again, for they may be others under the same name") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  const auto like = *load_model(folder.path());
+  ModelLoader loader;
+  const uint64_t failed = (*load(loader, folder.path(), WeightVersion{2}, like))->weights_hash;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 7);
+  CHECK((*load(loader, folder.path(), WeightVersion{2}, like))->weights_hash != failed);
 }
 
 TEST_CASE("model loader: an error of a folder is answered, and the next load goes on") {
