@@ -252,6 +252,12 @@ std::string answer_text(const Asked& asked, std::string_view choices, std::strin
              usage, "}");
 }
 
+TextRules text_rules(const Asked& asked, size_t request) {
+  TextRules rules = asked.text;
+  rules.before = end_of_prompt(asked.requests[request].prompt_ids);
+  return rules;
+}
+
 CommittedTokens tokens_of(const Response& r) { return {.tokens = r.output_ids, .logprobs = r.logprobs}; }
 
 /// The choices of a request that streams.
@@ -259,7 +265,7 @@ class Stream {
  public:
   Stream(Front& front, Asked asked, std::shared_ptr<HttpReply> reply) : front_(front), asked_(std::move(asked)), reply_(std::move(reply)) {
     for (size_t i = 0; i < asked_.requests.size() * asked_.samples; ++i)
-      choices_.push_back(std::make_unique<State>(ResponseText(asked_.model->tokenizer.get(), asked_.text)));
+      choices_.push_back(std::make_unique<State>(ResponseText(asked_.model->tokenizer.get(), text_rules(asked_, i / asked_.samples))));
   }
   void on_tokens(size_t request, uint32_t sample, const CommittedTokens& part) {
     State& state = *choices_[request * asked_.samples + sample];
@@ -318,7 +324,7 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
     for (size_t sample = 0; sample < responses[i].size(); ++sample) {
       const Response& r = responses[i][sample];
       const Choice choice{.index = i * asked.samples + sample,
-                          .text = response_text(asked.model->tokenizer.get(), asked.text, r),
+                          .text = response_text(asked.model->tokenizer.get(), text_rules(asked, i), r),
                           .part = tokens_of(r),
                           .prompt = &asked.requests[i].prompt_ids,
                           .over = &r};

@@ -34,7 +34,19 @@ StopCause stop_cause(const Response& response, const std::vector<std::string>& s
   return {.text = "", .token = response.output_ids.empty() ? -1 : response.output_ids.back()};
 }
 
-ResponseText::ResponseText(const Tokenizer* tokenizer, TextRules rules) : tokenizer_(tokenizer), rules_(std::move(rules)) {}
+std::vector<int32_t> end_of_prompt(const std::vector<int32_t>& ids) { return {ids.end() - std::min(kContextTokens, std::ssize(ids)), ids.end()}; }
+
+ResponseText::ResponseText(const Tokenizer* tokenizer, TextRules rules) : tokenizer_(tokenizer), rules_(std::move(rules)) {
+  if (tokenizer_ != nullptr) use_context(rules_.before);
+}
+
+/// The context must have text, so that a space that the tokenizer drops is not one of the next tokens.
+void ResponseText::use_context(std::span<const int32_t> last) {
+  const size_t bytes = tokenizer_->decode(last, {.skip_special = rules_.skip_special}).size();
+  if (bytes == 0) return;
+  context_.assign(last.begin(), last.end());
+  context_bytes_ = bytes;
+}
 
 std::string ResponseText::append(std::span<const int32_t> ids) {
   if (tokenizer_ == nullptr) return "";
@@ -44,12 +56,8 @@ std::string ResponseText::append(std::span<const int32_t> ids) {
   pending_ += text.substr(std::min(context_bytes_, text.size()));
   context_bytes_ = text.size();
   if (std::ssize(context_) > 2 * kContextTokens) {
-    std::vector<int32_t> last(context_.end() - kContextTokens, context_.end());
-    // Some tokenizers drop the first space of a text: the context must have text, so that it is not one of the next tokens.
-    if (const size_t bytes = tokenizer_->decode(last, {.skip_special = rules_.skip_special}).size(); bytes > 0) {
-      context_ = std::move(last);
-      context_bytes_ = bytes;
-    }
+    const std::vector<int32_t> last(context_.end() - kContextTokens, context_.end());
+    use_context(last);
   }
   const size_t bytes = final_bytes();
   std::string out = pending_.substr(0, bytes);

@@ -20,7 +20,10 @@ struct TextRules {
   bool leave_out_stop = true;         // the stop string or the stop token that ended the response, and what follows it
   std::vector<std::string> stop = {}; // as in SamplingParams
   std::vector<int32_t> stop_ids = {}; // as in SamplingParams, and EOS unless it is ignored
+  std::vector<int32_t> before = {};   // end_of_prompt(): some tokenizers drop the first space of a text, which a response does not begin
 };
+/// The last tokens of a prompt.
+std::vector<int32_t> end_of_prompt(const std::vector<int32_t>& ids);
 
 class ResponseText {
  public:
@@ -32,11 +35,12 @@ class ResponseText {
   std::string finish(const Response& response);
 
  private:
+  void use_context(std::span<const int32_t> last);
   size_t final_bytes() const;
 
   const Tokenizer* const tokenizer_;
   const TextRules rules_;
-  std::vector<int32_t> context_;  // the last tokens, which the text of the next ones may depend on
+  std::vector<int32_t> context_;  // the last tokens, of the prompt too, which the text of the next ones may depend on
   size_t context_bytes_ = 0;      // of their text
   std::string pending_;           // text that was not returned yet
 };

@@ -140,6 +140,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     sampling.params.logprob_mode = wants_kept ? LogprobMode::kKept : logprob_mode;
     SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();
+    std::vector<int32_t> before = end_of_prompt(prompts.ids[i]);
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
     if (const Json* const rid = entry(rids, i)) {
       SEER_ASSIGN_OR_RETURN(request.rid, id_of(*rid, "rid"));
@@ -149,6 +150,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     any_logprobs |= wants_logprobs;
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
+    text.before = std::move(before);
     call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, wants_kept, std::move(text)});
     call.is_list |= sampling.n > 1;
     call.requests.push_back(std::move(request));

@@ -98,6 +98,22 @@ TEST_CASE("response text: while a response goes on, its text has no part of a st
   CHECK(response_text(&tokenizer(), {}, r) == tokenizer().decode(r.output_ids));
 }
 
+TEST_CASE("response text: the first word keeps the space that parts it from the prompt, where a tokenizer drops that of a text") {
+  const auto llama2 = load_tokenizer(SEER_SOURCE_DIR "/tests/gpu/data/text/llama2_like").value();
+  const std::vector<int32_t> prompt = llama2->encode("the").value();
+  std::vector<int32_t> ids = llama2->encode("the rollout\n").value();
+  ids.erase(ids.begin(), ids.begin() + std::ssize(prompt));
+  Response r = stopped_at(ids, "");
+  r.finish = FinishReason::kLength;
+  CHECK(response_text(llama2.get(), {.before = end_of_prompt(prompt)}, r) == " rollout\n");
+  CHECK(response_text(llama2.get(), {}, r) == "rollout\n");
+  r = stopped_at(ids, " rollout");
+  CHECK(response_text(llama2.get(), {.stop = {" rollout"}, .before = end_of_prompt(prompt)}, r) == "");
+  std::vector<int32_t> longer(50, 7);
+  longer.insert(longer.end(), prompt.begin(), prompt.end());
+  CHECK(end_of_prompt(longer).size() == 8);
+}
+
 TEST_CASE("response text: a stop token is left out, and kept where the client wants it") {
   std::vector<int32_t> ids = tokenizer().encode("12+3").value();
   const int32_t last = ids.back();
