@@ -61,6 +61,7 @@ void CudaRank::stop() {
   uploader_.stop();
   thread_.stop();
   waiter_.stop();
+  if (peers_) (void)peers_->wait(last_step_);  // ends gathers of a step that nobody waited for
 }
 
 Status CudaRank::reserve_staging() {

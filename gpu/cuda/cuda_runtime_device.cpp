@@ -89,7 +89,7 @@ class CudaDevice final : public Device {
     config.dynamicSmemBytes = static_cast<size_t>(info.shared_bytes);
     config.stream = at(stream);
     config.attrs = &begins_early;
-    config.numAttrs = properties_.compute_major >= 9 ? 1 : 0;
+    config.numAttrs = properties_.begins_early ? 1 : 0;
     run(info.name, [&] { return cudaLaunchKernelExC(&config, kernel_entry(kernel), arguments); });
   }
   void call(Stream stream, HostCall& call) override {
@@ -225,6 +225,7 @@ Result<DeviceProperties> properties_of(int32_t index) {
                           .multiprocessors = found.multiProcessorCount,
                           .shared_bytes_max = static_cast<int32_t>(found.sharedMemPerBlockOptin),
                           .group_mma = found.major == 9 && kernel.ptxVersion == 90,  // else it was compiled from PTX of another
+                          .begins_early = found.major >= 9 && kernel.ptxVersion >= 90,      // of older PTX no kernel waits
                           .index = index};
 }
 

@@ -22,7 +22,8 @@ struct DeviceProperties {
   int32_t compute_major = 0, compute_minor = 0;
   int32_t multiprocessors = 1;
   int32_t shared_bytes_max = 0;  // of a block
-  bool group_mma = false;  // wgmma, and kernels built for it
+  bool group_mma = false;     // wgmma, and kernels built for it
+  bool begins_early = false;  // a kernel may begin before the one before it has ended: kernels are built to wait
   int32_t index = 0;  // CUDA's
 };
 

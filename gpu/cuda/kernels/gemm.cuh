@@ -124,7 +124,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   static_assert(kFragsN % 2 == 0);
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int m = launch_rows(args.plan, args.samples, args.first_sample);
-  if (block_x() * kTileM >= m) return;
+  if (block_x() * kTileM >= m) return wait_for_previous();
   unsigned char* shared = dynamic_shared();
   Copies copies(args, m);
   const int steps = args.k / kGemmSteps;
@@ -179,7 +179,7 @@ GPU_INLINE void gemm_groups(const GemmArgs& args) {
     constexpr int kRowBytes = Copies::kRowBytes, kOpen = Copies::kStages - 2;
     const int warp = thread_index() / 32, group_m = warp / 4 % kGroupsM, group_n = warp / 4 / kGroupsM;
     const int m = launch_rows(args.plan, args.samples, args.first_sample);
-    if (block_x() * kTileM >= m) return;
+    if (block_x() * kTileM >= m) return wait_for_previous();
     unsigned char* shared = dynamic_shared();
     Copies copies(args, m);
     const int steps = args.k / kGemmSteps;

@@ -45,6 +45,7 @@ GPU_INLINE unsigned char* dynamic_shared() {
   return shared;
 }
 // The kernel before in the stream may still run: what it writes may be touched only after wait_for_previous(). The next one may begin.
+// Each block waits, also one with nothing to do: when all have ended, the next kernel takes those before them to be over too.
 GPU_INLINE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
