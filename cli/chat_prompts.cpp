@@ -72,6 +72,12 @@ Result<std::shared_ptr<const ChatPrompts>> ChatPrompts::load(const std::filesyst
   if (std::filesystem::exists(own_path)) {
     SEER_ASSIGN_OR_RETURN(const std::string text, read_file(own_path));
     SEER_RETURN_IF_ERROR(add("default", text, own_path.string()));
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "additional_chat_templates", ignored)) {
+      if (entry.path().extension() != ".jinja") continue;
+      SEER_ASSIGN_OR_RETURN(const std::string named, read_file(entry.path()));
+      SEER_RETURN_IF_ERROR(add(entry.path().stem().string(), named, entry.path().string()));
+    }
     return std::shared_ptr<const ChatPrompts>(prompts);
   }
   const Context given = config.value("chat_template", Context());

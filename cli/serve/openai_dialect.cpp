@@ -74,13 +74,20 @@ Result<Prompts> read_completion_prompts(const Json& body, const ServedModel& mod
   return read_prompts(*prompt, {.name = "prompt", .add_special = add_special}, model);
 }
 
-/// Clients send the arguments of earlier tool calls as text, and chat templates want what that says. As in vLLM and SGLang. What is no
-/// JSON stays text.
-Status parse_tool_arguments(Json& messages) {
+/// What clients send and chat templates do not expect, as in vLLM and SGLang: no content is empty text, null is no tool call, and the
+/// arguments of a tool call come as text, of which templates want what it says. What is no JSON stays text.
+Status prepare_for_template(Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
-    const auto calls = message.is_object() ? message.find("tool_calls") : message.end();
-    if (calls == message.end() || !calls->is_array()) continue;
+    if (!message.is_object()) continue;
+    if (given_field(message, "content") == nullptr) message["content"] = "";
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end()) continue;
+    if (calls->is_null()) {
+      message.erase("tool_calls");
+      continue;
+    }
+    if (!calls->is_array()) continue;
     for (Json& call : *calls) {
       const auto function = call.is_object() ? call.find("function") : call.end();
       if (function == call.end() || !function->is_object()) continue;
@@ -111,7 +118,7 @@ Result<Prompts> read_chat_prompt(Json& body, const ServedModel& model, const Cha
     if (variables.is_null() || (variables.is_object() && !variables.contains("reasoning_effort"))) variables["reasoning_effort"] = effort;
   }
   if (const auto messages = body.find("messages"); messages != body.end() && messages->is_array())
-    SEER_RETURN_IF_ERROR(parse_tool_arguments(*messages));
+    SEER_RETURN_IF_ERROR(prepare_for_template(*messages));
   SEER_ASSIGN_OR_RETURN(auto prompt, chat->prompt(body, ""));
   return Prompts{.ids = {std::move(prompt)}};
 }

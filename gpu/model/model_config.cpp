@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -359,6 +360,24 @@ void read_eos(Fields& f, ModelConfig& config) {
   config.eos_ids = std::move(ids);
 }
 
+// The tokenizer's own end token ends a response too, as in SGLang and vLLM: a model that was trained to chat may be named it there only.
+// It is looked up by tokenizer_config.json alone; a file that does not tell its id adds nothing.
+void add_tokenizer_eos(const fs::path& folder, ModelConfig& config) {
+  const Result<Json> read = read_json_object(folder / "tokenizer_config.json");
+  if (!read.ok()) return;
+  const auto eos = read->find("eos_token"), tokens = read->find("added_tokens_decoder");
+  if (eos == read->end() || tokens == read->end() || !tokens->is_object()) return;
+  const Json text = eos->is_object() ? eos->value("content", Json()) : *eos;
+  for (const auto& [name, token] : tokens->items()) {
+    if (!text.is_string() || !token.is_object() || token.value("content", Json()) != text) continue;
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    const auto at = std::ranges::lower_bound(config.eos_ids, id);
+    if (error != std::errc() || end != name.data() + name.size() || id < 0 || id >= config.vocab_size) return;
+    if (at == config.eos_ids.end() || *at != id) config.eos_ids.insert(at, id);
+  }
+}
+
 }  // namespace
 
 Result<std::string> read_text_file(const fs::path& path, int64_t bytes_max) {
@@ -407,6 +426,7 @@ Result<ModelConfig> read_model_config(const fs::path& folder) {
     read_eos(inner, config);
     if (!error.detail.empty()) return error;
   }
+  add_tokenizer_eos(folder, config);
   return config;
 }
 

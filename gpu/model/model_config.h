@@ -47,7 +47,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMS norm of every query and key head before rope
   RopeConfig rope;
-  std::vector<int32_t> eos_ids;  // generation_config.json first, else config.json; sorted, distinct, may be empty
+  std::vector<int32_t> eos_ids;  // generation_config.json first, else config.json, and the tokenizer's; sorted, distinct, may be empty
 
   int32_t query_size() const { return heads * head_dim; }
   int32_t kv_size() const { return kv_heads * head_dim; }

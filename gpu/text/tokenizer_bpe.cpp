@@ -92,7 +92,8 @@ struct BpeParts {
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  static Result<std::shared_ptr<const Tokenizer>> make(const JsonAt& file) {
+  /// `config`: that of tokenizer_config.json; null: there is none.
+  static Result<std::shared_ptr<const Tokenizer>> make(const JsonAt& file, const JsonAt& config) {
     SEER_ASSIGN_OR_RETURN(TextNormalizer normalizer, TextNormalizer::parse(file.at("normalizer")));
     SEER_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::parse(file.at("added_tokens"), normalizer));
     SEER_ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::parse(file.at("pre_tokenizer")));
@@ -103,6 +104,7 @@ class BpeTokenizer final : public Tokenizer {
         std::make_shared<BpeTokenizer>(BpeParts{std::move(normalizer), std::move(added), std::move(pretokenizer),
                                                 std::move(model), std::move(frame), std::move(decoder)});
     SEER_RETURN_IF_ERROR(tokenizer->list_tokens(file));
+    SEER_RETURN_IF_ERROR(tokenizer->use_flags(config));
     return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
   }
 
@@ -190,6 +192,26 @@ class BpeTokenizer final : public Tokenizer {
     return {};
   }
 
+  /// Hugging Face's LlamaTokenizerFast puts what add_bos_token and add_eos_token say in place of the file's frame (DeepSeek's models).
+  Status use_flags(const JsonAt& config) {
+    const auto name = config.at("tokenizer_class").text_or("");
+    if (!name.ok() || (*name != "LlamaTokenizerFast" && *name != "LlamaTokenizer")) return {};
+    SEER_RETURN_IF_ERROR(use_flag(config, "add_bos_token", "bos_token", parts_.frame.before));
+    return use_flag(config, "add_eos_token", "eos_token", parts_.frame.behind);
+  }
+  Status use_flag(const JsonAt& config, const char* flag, const char* name, std::vector<int32_t>& ids) const {
+    if (config.at(flag).is_null()) return {};
+    SEER_ASSIGN_OR_RETURN(const bool adds, config.at(flag).flag_or(false));
+    ids.clear();
+    if (!adds) return {};
+    const JsonAt token = config.at(name).is_object() ? config.at(name).at("content") : config.at(name);
+    SEER_ASSIGN_OR_RETURN(const std::string text, token.text());
+    const std::optional<int32_t> id = id_of(text);
+    if (!id) return token.wrong("is '", text, "', which is no token, though ", flag, " is true");
+    ids.push_back(*id);
+    return {};
+  }
+
   /// Encodes valid UTF-8: cuts it at added tokens of the text as given, then between them at those of the normalized text.
   Status encode_text(std::string_view text, bool at_start, Encoding& out) const {
     std::vector<TextPart> parts;
@@ -247,13 +269,22 @@ Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesyste
   std::ifstream in(file, std::ios::binary);
   const std::string json{std::istreambuf_iterator<char>(in), {}};
   if (!in) return fail(Code::kIo, file.string(), " cannot be read");
-  return parse_bpe_tokenizer(json, file.string());
+  const std::filesystem::path beside = file.parent_path() / "tokenizer_config.json";
+  nlohmann::json config;
+  if (std::ifstream config_in(beside, std::ios::binary); config_in) config = nlohmann::json::parse(config_in, nullptr, /*allow_exceptions=*/false);
+  if (config.is_discarded()) return fail(Code::kCorrupt, beside.string(), " is not valid JSON");
+  return parse_bpe_tokenizer(json, file.string(), JsonAt(config, beside.string()));
+}
+
+Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name, const JsonAt& config) {
+  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) return fail(Code::kCorrupt, name, " is not valid JSON");
+  return BpeTokenizer::make(JsonAt(document, name), config);
 }
 
 Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name) {
-  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return fail(Code::kCorrupt, name, " is not valid JSON");
-  return BpeTokenizer::make(JsonAt(document, name));
+  const nlohmann::json none;
+  return parse_bpe_tokenizer(json, name, JsonAt(none, ""));
 }
 
 }  // namespace seer

@@ -81,6 +81,17 @@ TEST_CASE("chat prompts: a wrong folder or conversation is refused with a senten
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": 1})") == "p:1: add_generation_prompt is 1: expected true or false");
 }
 
+TEST_CASE("chat prompts: templates beside chat_template.jinja go by their names, and tool_use is that of chats with tools") {
+  const ScratchFolder folder;
+  folder.write("chat_template.jinja", "plain {{ messages[0].content }}");
+  std::filesystem::create_directory(folder.path("additional_chat_templates"));
+  folder.write("additional_chat_templates/tool_use.jinja", "{{ tools | length }} tools {{ messages[0].content }}");
+  folder.write("additional_chat_templates/notes.txt", "{% no template");
+  const std::string ask = R"({"messages": [{"role": "user", "content": "2+3"}])";
+  CHECK(prompt_text(folder, ask + "}") == "plain 2+3");
+  CHECK(prompt_text(folder, ask + R"(, "tools": [{"type": "function"}]})") == "1 tools 2+3");
+}
+
 TEST_CASE("chat prompts: the prompt of a line is its tokens, its text or its conversation, if the folder can make it") {
   const ScratchFolder folder;
   folder.write("chat_template.jinja", "{{ messages[0].content }}{% if add_generation_prompt %}={% endif %}");

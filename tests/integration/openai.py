@@ -135,7 +135,10 @@ class OpenaiTest(unittest.TestCase):
         for given, shown in (('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a": 1}'), ("[2]", "[2]"), ("", "{}"), (None, "{}"), ("no JSON", '"no JSON"')):
             with self.subTest(given=given):
                 self.assertEqual(prompt_of([{"type": "function", "function": {"name": "f", "arguments": given}}]), ids_of(f"{begin}{shown}{end}"))
-        self.assertEqual(prompt_of([]), ids_of(f"{begin}{end}"))
+        for none in ([], None):
+            self.assertEqual(prompt_of(none), ids_of(f"{begin}{end}"))
+        nothing = {"messages": [{"role": "user", "content": None}, {"role": "user"}], "max_tokens": 1, "return_token_ids": True}
+        self.assertEqual(self.served.post("/v1/chat/completions", nothing)["prompt_token_ids"], ids_of("user: \nuser: \nassistant: "))
         status, answer = self.served.call("POST", "/v1/chat/completions", {"messages": [
             {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]}]})
         self.assertEqual((status, "messages[0].tool_calls: " in answer["error"]["message"]), (400, True), answer)

@@ -14,6 +14,22 @@ Result<ModelConfig> read(const nlohmann::json& config, const std::string& genera
   return read_model_config(folder.path());
 }
 
+TEST_CASE("model config: the tokenizer's end token is one too, where tokenizer_config.json tells its id") {
+  const auto eos_ids = [](const std::string& tokenizer_config) {
+    TestFolder folder;
+    write_tiny_model(folder.path(), tiny_config("qwen2"), "BF16", 1);
+    std::ofstream(folder.path() / "tokenizer_config.json") << tokenizer_config;
+    return read_model_config(folder.path())->eos_ids;
+  };
+  const std::string decoder = R"("added_tokens_decoder": {"0": {"content": "<unk>"}, "7": {"content": "<|im_end|>"}, "95": {"content": "</s>"}, "96": {"content": "far"}})";
+  CHECK(eos_ids("{" + decoder + R"(, "eos_token": "<|im_end|>"})") == std::vector<int32_t>{1, 7});
+  CHECK(eos_ids("{" + decoder + R"(, "eos_token": {"content": "</s>", "lstrip": false}})") == std::vector<int32_t>{1, 95});
+  CHECK(eos_ids("{" + decoder + R"(, "eos_token": "<unk>"})") == std::vector<int32_t>{0, 1});
+  for (const std::string& other : {"{" + decoder + "}", "{" + decoder + R"(, "eos_token": "far"})", "{" + decoder + R"(, "eos_token": 5})",
+                                   std::string(R"({"eos_token": "</s>"})"), std::string("[]"), std::string("{")})
+    CHECK(eos_ids(other) == std::vector<int32_t>{1});
+}
+
 TEST_CASE("model config: families, defaults and end tokens") {
   auto llama = read(tiny_config("llama", {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}));
   REQUIRE(llama.ok());

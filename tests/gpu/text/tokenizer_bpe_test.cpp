@@ -82,6 +82,29 @@ TEST_CASE("bpe tokenizer: gives the reference's ids and texts") {
   }
 }
 
+TEST_CASE("bpe tokenizer: what LlamaTokenizerFast puts before and behind a text is what tokenizer_config.json says") {
+  const auto framed = [](const nlohmann::json& config) -> Result<Ids> {
+    const auto tokenizer = parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(config, "tokenizer_config.json"));
+    if (!tokenizer.ok()) return tokenizer.error();
+    return (*tokenizer)->encode("a", {.add_special = true});
+  };
+  const auto plain = parse(small_file()).value();
+  const Ids before = *plain->encode("a", {.add_special = true}), body = *plain->encode("a"), token = *plain->encode("b"), other = *plain->encode("c");
+  nlohmann::json config = {{"tokenizer_class", "LlamaTokenizerFast"}, {"add_bos_token", true}, {"bos_token", {{"content", "b"}}}, {"add_eos_token", false}, {"eos_token", "c"}};
+  CHECK(*framed(config) == Ids{token[0], body[0]});
+  config["add_eos_token"] = true;
+  CHECK(*framed(config) == Ids{token[0], body[0], other[0]});
+  config["add_bos_token"] = nullptr;
+  config["add_eos_token"] = nullptr;
+  CHECK(*framed(config) == before);
+  config["add_bos_token"] = true;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  CHECK(*framed(config) == before);
+  config["tokenizer_class"] = "LlamaTokenizer";
+  config["bos_token"] = "no such token";
+  CHECK(framed(config).error().detail == "tokenizer_config.json: bos_token is 'no such token', which is no token, though add_bos_token is true");
+}
+
 TEST_CASE("bpe tokenizer: pieces joined are the decoded text; Llama 2 drops the first space of a text only") {
   for (const std::string name : {"llama3_like", "gpt2_like"}) {
     const auto tokenizer = load(name);
