@@ -282,10 +282,10 @@ class Gate final : public ClusterGate {
 template <class Far>
 Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) {
   AsioError failed;
-  const auto address = asio::ip::make_address(host, failed);
+  const auto found = tcp::resolver(io_).resolve(host, std::to_string(port), tcp::resolver::passive, failed);
   const auto listener = std::make_shared<Listener>(Listener{tcp::acceptor(io_), std::move(on_peer)});
   tcp::acceptor& acceptor = listener->acceptor;
-  const tcp::endpoint at(address, port);
+  const tcp::endpoint at = failed ? tcp::endpoint() : found.begin()->endpoint();
   if (!failed) acceptor.open(at.protocol(), failed);
   if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
   if (!failed) acceptor.bind(at, failed);

@@ -388,11 +388,13 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   };
   SEER_ASSIGN_OR_RETURN(RunJournal journal, RunJournal::open(options, work.groups, config.version, machines.weights));
   const int64_t answered_before = std::ssize(journal.answered());
+  const int64_t begun_tokens = journal.begun_tokens() - static_cast<int64_t>(journal.begun());  // the last of each is computed again
   if (answered_before > 0 || journal.begun() > 0)
     hooks.log.info(steady_us(), "rollout_resumed", {{"responses", answered_before}, {"requests_begun", journal.begun()}, {"tokens_begun", journal.begun_tokens()}});
   for (const Response& response : journal.answered()) give(response);
   if (!written.ok()) return written.error();
 
+  const int64_t began_us = steady_us();
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000, cpu_actors_before = actors_cpu_us();
   if (hooks.more) config.open = true, config.responses_kept_max = kKeptMax;
   config.tells_commits = journal.is_on();
@@ -423,9 +425,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
             give(response);
             if (!written.ok()) stop();
             if (hooks.more) rt::post(rollout, AckResponses{{response.request}});
-            // A request waits from the start of the rollout, then waits or runs until its end.
-            if (!options.html.empty())
-              completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
+            if (!options.html.empty()) completions_s.push_back(static_cast<double>(steady_us() - began_us) / 1e6);
           },
       .progress = hooks.progress,
       .commits = [&](const RolloutCommits& commits) { keep([&] { return journal.commit(commits); }); },
@@ -462,7 +462,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                     .reserve = reserve_of(config.scheduler),
                                     .rollout = std::move(summary),
                                     .pool = std::move(pool),
-                                    .begun_tokens = journal.begun_tokens(),
+                                    .begun_tokens = begun_tokens,
                                     .answered_before = answered_before,
                                     .past_groups = past_groups,
                                     .unkept_groups = history ? history->failed_groups() : 0,

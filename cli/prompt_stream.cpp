@@ -32,15 +32,16 @@ void PromptStream::wait(int timeout_ms) const { is_readable(fd_, timeout_ms); }
 Result<std::vector<PromptLine>> PromptStream::take() {
   std::vector<PromptLine> prompts;
   Status read = failed_.ok() ? read_some() : failed_;
+  size_t begin = 0;  // of the next line
   while (read.ok() && !ended_ && prompts.size() < kPromptsAtOnce) {
-    const size_t end = text_.find('\n');
+    const size_t end = text_.find('\n', begin);
     if (end == std::string::npos && !is_read_) break;
-    if (end == std::string::npos && text_.empty()) {
+    if (end == std::string::npos && begin == text_.size()) {
       ended_ = true;
       break;
     }
-    const std::string line = text_.substr(0, end);
-    text_.erase(0, end == std::string::npos ? end : end + 1);
+    const std::string line = text_.substr(begin, end == std::string::npos ? end : end - begin);
+    begin = end == std::string::npos ? text_.size() : end + 1;
     ++line_;
     Result<std::optional<PromptLine>> prompt = lines_.take(line_, line);
     if (!prompt.ok() && end == std::string::npos && !check_object(name_, line_, line).ok())
@@ -52,6 +53,7 @@ Result<std::vector<PromptLine>> PromptStream::take() {
       prompts.push_back(**std::move(prompt));
     if (limit_ > 0 && prompts_ + std::ssize(prompts) == limit_) ended_ = true;
   }
+  text_.erase(0, begin);
   prompts_ += std::ssize(prompts);
   if (read.ok()) return prompts;
   if (!prompts.empty()) {

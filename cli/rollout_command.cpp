@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/engine_source.h"
+#include "cli/file_limit.h"
 #include "cli/jsonl.h"
 #include "cli/local_rollout.h"
 #include "cli/output_writer.h"
@@ -119,6 +120,7 @@ struct Kept {
 
 Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& stop) {
   RolloutOptions options = given;
+  if (!options.router.engines.empty()) raise_file_limit();  // each request to a server has a connection
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
@@ -183,7 +185,7 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
     if (stream)
       hooks.more = [&] {
         MoreGroups more = more_groups(options, *stream, work);
-        kept.requests = requests_of(work);
+        for (const GroupSpec& group : more.groups) kept.requests += group.samples;
         return more;
       };
     auto outcome = run_rollout(options, work, policy, hooks);
@@ -216,7 +218,7 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
   // If responses go to stdout, as they may when prompts come from stdin, the table must not be among them.
   std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;
   screen << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
-  if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].rollout.requests);
+  if (complete && failed.count > 0) return failed.sentence(options, work, kept.requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
   if (out && kept.out == nullptr) stopped.detail += cat(" of ", reports.back().policy_text(), "; ", options.out, " is complete");

@@ -58,9 +58,9 @@ struct Socket {
     return ::poll(&ready, 1, kWaitMs) > 0;
   }
   /// Empty: the other side has ended.
-  std::string read() const {
+  std::string read(size_t most = 1 << 16) const {
     REQUIRE(is_ready());
-    std::string bytes(1 << 16, ' ');
+    std::string bytes(most, ' ');
     const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), 0);
     bytes.resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
     return bytes;
@@ -68,7 +68,7 @@ struct Socket {
   std::string read_all(size_t count) const {
     std::string all;
     while (all.size() < count) {
-      const std::string more = read();
+      const std::string more = read(count - all.size());
       if (more.empty()) break;
       all += more;
     }
@@ -225,6 +225,15 @@ TEST_CASE("cluster gate: a peer with another secret, or none, is refused at both
           cat("the process at 127.0.0.1:", *open_port, " has another secret, or none: expected --cluster-secret-file with that of its cluster"));
     CHECK(peers.sockets.empty());
   }
+}
+
+TEST_CASE("cluster gate: it listens at a host's name as at its address") {
+  Peers peers;
+  const auto there = gate_of({});
+  const auto port = there->listen("localhost", 0, peers.taker());
+  REQUIRE_MESSAGE(port.ok(), port.error().detail);
+  CHECK(gate_of({})->connect("localhost", *port).ok());
+  CHECK(peers.next().get() >= 0);
 }
 
 TEST_CASE("cluster gate: the proof of a secret is worth nothing when it is sent back, or to another") {

@@ -81,6 +81,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   const int64_t begun = figure(" requests_begun="), begun_tokens = figure(" tokens_begun=");
   CHECK(begun_tokens > 0);
   CHECK(computed == tokens - begun_tokens + begun);
+  CHECK(report["tokens_per_s"].get<double>() * report["wall_s"].get<double>() == doctest::Approx(static_cast<double>(computed)).epsilon(0.01));
 
   // Its journal is clear: the folder is ready for the next rollout.
   ChildProcess next(local_rollout(folder, "b.jsonl", {"--journal", folder.path("journal"), "--seed", "2"}));
