@@ -14,7 +14,7 @@
 namespace seer {
 
 /// Raised with every change to a message, its meaning, or the greeting.
-inline constexpr uint32_t kProtocolNumber = 13;
+inline constexpr uint32_t kProtocolNumber = 14;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
