@@ -236,16 +236,13 @@ void RolloutActor::resume(ResumedRequest& from) {
 
 /// Leaves out a request that an earlier process answered. REQUIRES: it does not run.
 void RolloutActor::leave_out(RequestId id) {
-  Log& request = log(id);
-  const int64_t tokens = request.tokens.output_tokens();
+  const int64_t tokens = log(id).tokens.output_tokens();
   const bool scheduled = is_scheduled(id.group);
   if (scheduled) scheduler->cancel(id, rt::now_us(self));
   --open_requests;
   if (scheduled && tokens > 0)
     rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
-  request.tokens = {};
-  request.logprobs = {};
-  request.kept_ids = {};
+  log(id) = {};
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 

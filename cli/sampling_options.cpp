@@ -5,7 +5,7 @@ namespace seer {
 std::vector<OptionSpec> sampling_options(SamplingParams& s) {
   return {
       {"max-tokens", "N", &s.max_tokens, "most output tokens of a response, unless its prompt line has max_tokens", at_least(1)},
-      {"min-tokens", "N", &s.min_tokens, "output tokens before EOS or a token of --stop-token-ids, at least; 0: off", at_least(0)},
+      {"min-tokens", "N", &s.min_tokens, "least output tokens before EOS or a token of --stop-token-ids; 0: off", at_least(0)},
       {"temperature", "T", &s.temperature, "0: greedy", between(0, 100)},
       {"top-p", "P", &s.top_p, "sample from the fewest tokens with this probability together; 1: off", above_to(0, 1)},
       {"top-k", "K", &s.top_k, "sample from the K most probable tokens; 0: off", between(0, 2147483647)},

@@ -6,6 +6,7 @@
 
 #include "cli/json_lines.h"
 #include "cli/sampling_options.h"
+#include "gpu/sampler.h"
 
 namespace seer {
 namespace {
@@ -208,9 +209,7 @@ Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> promp
 Result<TextRules> read_text_rules(const Json& params, const SamplingParams& sampling, const ServedModel& model, const char* keep_stop) {
   SEER_ASSIGN_OR_RETURN(const bool skip_special, boolean_field(params, "skip_special_tokens", true));
   SEER_ASSIGN_OR_RETURN(const bool keeps, boolean_field(params, keep_stop, false));
-  TextRules rules{.skip_special = skip_special, .leave_out_stop = !keeps, .stop = sampling.stop, .stop_ids = sampling.stop_token_ids};
-  if (!sampling.ignore_eos) rules.stop_ids.insert(rules.stop_ids.end(), model.config.eos_ids.begin(), model.config.eos_ids.end());
-  return rules;
+  return TextRules{.skip_special = skip_special, .leave_out_stop = !keeps, .stop = sampling.stop, .stop_ids = ending_ids(sampling, model.config.eos_ids)};
 }
 
 void append_ids(std::string& out, const std::vector<int32_t>& ids) {

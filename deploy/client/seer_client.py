@@ -42,8 +42,8 @@ DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "floa
 
 # The server ignores names that it does not know, so a misspelt one would silently give other responses.
 SAMPLING = frozenset([
-    "max_new_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids", "ignore_eos",
-    "sampling_seed",
+    "max_new_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids",
+    "ignore_eos", "sampling_seed",
     # The server takes these where they change no token, and refuses them by name where they would.
     "frequency_penalty", "presence_penalty", "length_penalty", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag",
     "custom_params", "lora_path", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"])

@@ -183,7 +183,7 @@ TEST_CASE("read object: a body nested without end is refused, not copied until t
 TEST_CASE("read text rules: EOS ends the text unless it is ignored") {
   SamplingParams sampling;
   sampling.stop_token_ids = {7};
-  CHECK(read_text_rules(Json::object(), sampling, model(), "keep").value().stop_ids == std::vector<int32_t>{7, 1});
+  CHECK(read_text_rules(Json::object(), sampling, model(), "keep").value().stop_ids == std::vector<int32_t>{1, 7});
   sampling.ignore_eos = true;
   CHECK(read_text_rules(Json::object(), sampling, model(), "keep").value().stop_ids == std::vector<int32_t>{7});
   CHECK(!read_text_rules(Json::parse(R"({"keep": true})"), sampling, model(), "keep").value().leave_out_stop);

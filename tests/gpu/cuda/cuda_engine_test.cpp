@@ -81,7 +81,8 @@ TEST_CASE("cuda engine: in f32 mode tokens and log-probabilities are the CPU eng
     uint64_t seed = 0;
     for (const SamplingParams& sampling : sampling_rules()) {
       ++seed;
-      on_gpu.push_back(sequence_of(random_tokens(5 + 2 * static_cast<int>(seed), 96, seed), seed, sampling));
+      const int prompt = sampling.min_tokens > 0 ? 2 : 5 + 4 * static_cast<int>(seed);  // together they have 64 blocks of KV
+      on_gpu.push_back(sequence_of(random_tokens(prompt, 96, seed), seed, sampling));
     }
     std::vector<TestSequence> on_cpu = on_gpu;
     for (int step = 0; step < 30; ++step) {
