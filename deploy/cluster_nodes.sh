@@ -25,7 +25,7 @@ work=""       # temporary folder, removed at a clean end
 pids=()       # by name of the node
 addresses=()  # by name of the node
 launcher=()
-command_pid=""
+command_target=""  # what signals for the command go to
 ended_clean=false
 stopped_by=""
 
@@ -147,7 +147,7 @@ wait_for() {
   addresses[name]=$said
 }
 
-# stop PID...: stops all at once, and kills those that do not end.
+# stop PID...: stops all at once (-PID: a process group), and kills those that do not end.
 stop() {
   local pid left ticks
   kill -TERM "$@" 2>/dev/null || true
@@ -170,7 +170,7 @@ stop() {
 stop_all() {
   if [[ $BASHPID != "$$" ]]; then return 0; fi  # a process that was about to become a node
   trap '' INT TERM HUP
-  if [[ -n $command_pid ]]; then stop "$command_pid"; fi
+  if [[ -n $command_target ]]; then stop "$command_target"; fi
   if ((${#pids[@]} > 1)); then stop "${pids[@]:1}"; fi
   if ((${#pids[@]} > 0)); then stop "${pids[0]}"; fi
   if [[ -z $work ]]; then return 0; fi  # not the status of the last command before the trap
@@ -201,18 +201,23 @@ print_cluster() {
   echo "node 0 is the controller: seer rollout --cluster ${addresses[0]}${SEER_TLS:+ $SEER_TLS} ..."
 }
 
-# Runs the command. A signal is passed on to it; Ctrl-C in a terminal has reached it already.
+# Runs the command. A signal is passed on to it and to what it started; Ctrl-C in a terminal has reached them already.
 run_command() {
-  local code=0
+  local code=0 pid
+  [[ -t 0 ]] || set -m  # a process group of its own; one that reads a terminal must stay in the terminal's
   env --default-signal=INT SEER_CLUSTER="${addresses[0]}" "${command_prefix[@]}" "${command[@]}" <&0 &
-  command_pid=$!
+  pid=$!
+  set +m
+  command_target=$pid
+  [[ -t 0 ]] || command_target=-$pid
   while :; do
     code=0
-    wait "$command_pid" || code=$?
-    kill -0 "$command_pid" 2>/dev/null || break
-    if [[ $stopped_by != INT || ! -t 0 ]]; then kill -TERM "$command_pid" 2>/dev/null || true; fi
+    wait "$pid" || code=$?
+    kill -0 "$pid" 2>/dev/null || break
+    if [[ $stopped_by != INT || ! -t 0 ]]; then kill -TERM "$command_target" 2>/dev/null || true; fi
   done
-  command_pid=""
+  if [[ -n $stopped_by ]]; then stop "$command_target"; fi
+  command_target=""
   local name
   for name in "${!pids[@]}"; do
     kill -0 "${pids[name]}" 2>/dev/null || end_of "$name"

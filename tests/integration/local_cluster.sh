@@ -105,6 +105,18 @@ kill "$script_pid"
 wait_for_script
 ended "SIGTERM" 0
 
+"$root/deploy/local_cluster.sh" --seer "$seer" --logs "$work/logs" 2 "${nodes[@]}" \
+  -- bash -c 'echo begun; sleep "$1"; echo ended' bash "$mark" >"$work/out" 2>"$work/err" &
+script_pid=$!
+until grep -q begun "$work/out"; do
+  kill -0 "$script_pid" 2>/dev/null || fail "the cluster did not start: $(cat "$work/err")"
+  sleep 0.05
+done
+kill "$script_pid"
+wait_for_script
+ended "SIGTERM while a command runs others" 143
+[[ $(cat "$work/out") == begun ]] || fail "the command went on: $(cat "$work/out")"
+
 run 2 --logs "$work/logs"
 kill -KILL "$(pid_of 0)"
 wait_for_script
