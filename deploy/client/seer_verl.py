@@ -66,8 +66,9 @@ class SeerServer:
             return TokenOutput(token_ids=[], log_probs=[] if wants_logprobs else None, stop_reason="completed")
         if "seed" in params:
             params["sampling_seed"] = params.pop("seed")
+        # verl's priority is vLLM's, which serves lower numbers first
         response = await self._client.generate(input_ids=prompt_ids, sampling={**params, "max_new_tokens": limit}, rid=request_id,
-                                               group_id=group_id, group_size=group_size, priority=priority, logprobs=wants_logprobs)
+                                               group_id=group_id, group_size=group_size, priority=-priority, logprobs=wants_logprobs)
         return TokenOutput(token_ids=response.tokens, log_probs=response.logprobs,
                            stop_reason="aborted" if response.is_aborted else "completed",
                            extra_fields={"global_steps": _step_of(response.weight_version), "weight_version": response.weight_version})

@@ -645,6 +645,22 @@ class VerlTest(ServedTest):
                         self.assertEqual(len(right.tokens) == 900, not own)
         asyncio.run(run())
 
+    def test_verls_lower_priorities_go_first(self):
+        sent = []
+
+        class ClientRecorder:
+            async def generate(self, **fields):
+                sent.append(fields["priority"])
+                return types.SimpleNamespace(tokens=[5], logprobs=None, is_aborted=False, weight_version="1")
+
+        async def run():
+            server = seer_verl.SeerServer(self.config.custom, 100, 24, 1)
+            server._client = ClientRecorder()
+            for priority in (-2, 0, 3):
+                await server.generate([2], {}, "a", priority=priority)
+        asyncio.run(run())
+        self.assertEqual(sent, [2, 0, -3])
+
     def test_an_abort_holds_later_requests_until_generation_resumes(self):
         async def run():
             async with self.replica() as replica:
