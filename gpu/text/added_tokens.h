@@ -1,5 +1,5 @@
 // AddedTokens: the `added_tokens` of a tokenizer.json: tokens that are looked for in the text before it is cut into
-// words, such as `<|im_start|>`. Thread-safe after construction. Used by tokenizer_bpe only.
+// words, such as `<|im_start|>`. Thread-safe after construction.
 //
 // Invariants: of the tokens that match at one place the longest is taken; of those that overlap, the leftmost.
 #pragma once

@@ -16,7 +16,6 @@ namespace seer {
 namespace {
 
 constexpr size_t kTextBytesMax = size_t{1} << 30;  // positions in a word are 32 bits
-constexpr std::string_view kReplacementChar = "\uFFFD";
 
 /// The ids that the post-processor puts around a text.
 struct SpecialFrame {

@@ -3,10 +3,15 @@
 #ifdef SEER_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
 
+#include <charconv>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
+#include "gpu/text/added_tokens.h"
 #include "gpu/text/json_at.h"
+#include "gpu/text/utf8.h"
 #endif
 
 namespace seer {
@@ -23,52 +28,139 @@ Result<std::shared_ptr<const Tokenizer>> load_sentencepiece_tokenizer(const std:
 
 namespace {
 
-constexpr std::string_view kSpaceMark = "\u2581";
+using Model = sentencepiece::SentencePieceProcessor;
+using Json = nlohmann::json;
 
-struct SpecialFlags {
+constexpr std::string_view kSpaceMark = "\u2581";
+// As a ModelProto: normalizer_spec { add_dummy_prefix: false }. Behind a model's bytes it changes that one field.
+constexpr std::string_view kNoFirstSpace{"\x1a\x02\x18\x00", 4};
+
+struct Settings {
   bool bos = false, eos = false;
+  bool every_part_spaced = true;  // the text behind a special token begins with a space, as the first one does
 };
 
-Result<SpecialFlags> read_flags(const std::filesystem::path& file) {
+Result<Settings> read_settings(const JsonAt& config) {
+  Settings settings;
+  SEER_ASSIGN_OR_RETURN(settings.bos, config.at("add_bos_token").flag_or(false));
+  SEER_ASSIGN_OR_RETURN(settings.eos, config.at("add_eos_token").flag_or(false));
+  SEER_ASSIGN_OR_RETURN(settings.every_part_spaced, config.at("legacy").flag_or(true));
+  return settings;
+}
+
+/// A file's JSON; null if there is no such file.
+Result<Json> read_json(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) return SpecialFlags{};
-  const auto document = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!in) return Json();
+  Json document = Json::parse(in, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return fail(Code::kCorrupt, file.string(), " is not valid JSON");
-  const JsonAt config(document, file.string());
-  SpecialFlags flags;
-  SEER_ASSIGN_OR_RETURN(flags.bos, config.at("add_bos_token").flag_or(false));
-  SEER_ASSIGN_OR_RETURN(flags.eos, config.at("add_eos_token").flag_or(false));
-  return flags;
+  return document;
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string valid;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const size_t bytes = utf8_valid_bytes(text.substr(at));
+    valid += text.substr(at, bytes);
+    at += bytes;
+    if (at < text.size()) valid += kReplacementChar;
+  }
+  return valid;
+}
+
+/// The model's control symbols and the tokens that the folder adds to it, by id, as tokenizer.json lists such tokens.
+Result<AddedTokens> read_special_tokens(const Model& model, const std::filesystem::path& folder, const JsonAt& config) {
+  std::map<int64_t, Json> tokens;
+  for (int id = 0; id < model.GetPieceSize(); ++id)
+    if (model.IsControl(id)) tokens[id] = {{"content", model.IdToPiece(id)}, {"special", true}};
+  const std::string old_file = (folder / "added_tokens.json").string();  // content: id
+  SEER_ASSIGN_OR_RETURN(const Json old_tokens, read_json(old_file));
+  if (!old_tokens.is_null() && !old_tokens.is_object()) return JsonAt(old_tokens, old_file).wrong("must be an object");
+  for (const auto& [content, id] : old_tokens.items()) {
+    SEER_ASSIGN_OR_RETURN(const int64_t number, JsonAt(id, old_file).integer());
+    tokens[number] = {{"content", content}, {"special", true}};
+  }
+  const JsonAt listed = config.at("added_tokens_decoder");
+  if (!listed.is_null() && !listed.is_object()) return listed.wrong("must be an object");
+  for (const auto& [key, token] : listed.value().items()) {
+    int64_t id = 0;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (read.ec != std::errc() || read.ptr != key.data() + key.size()) return listed.wrong("has the key '", key, "'; expected a token id");
+    if (const auto content = listed.at(key).at("content").text(); !content.ok()) return content.error();
+    tokens[id] = token;
+  }
+  Json list = Json::array();
+  for (auto& [id, token] : tokens) {
+    token["id"] = id;
+    token["normalized"] = false;  // normalizing is the library's, and only of what is between them
+    list.push_back(std::move(token));
+  }
+  return AddedTokens::parse(JsonAt(list, (folder / "tokenizer_config.json").string()), TextNormalizer());
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::unique_ptr<sentencepiece::SentencePieceProcessor> model, SpecialFlags flags)
-      : model_(std::move(model)), flags_(flags) {}
+  /// `unspaced`: the model without a space of its own before a text; null where the settings do not ask for it.
+  SentencePieceTokenizer(std::unique_ptr<Model> model, std::unique_ptr<Model> unspaced, AddedTokens added, Settings settings)
+      : model_(std::move(model)), unspaced_(std::move(unspaced)), added_(std::move(added)), settings_(settings) {
+    vocab_size_ = model_->GetPieceSize();
+    for (const AddedToken& token : added_.all()) {
+      added_by_id_[token.id] = &token;
+      vocab_size_ = std::max(vocab_size_, token.id + 1);
+    }
+  }
 
   Result<std::vector<int32_t>> encode(std::string_view text, EncodeOptions options) const override {
-    std::vector<int> body;
-    const auto status = model_->Encode({text.data(), text.size()}, &body);
-    if (!status.ok()) return fail(Code::kInvalidArgument, "SentencePiece cannot encode the text: ", status.ToString());
+    const std::string valid = valid_utf8(text);
+    PatternScratch scratch;
+    std::vector<TextPart> parts;
+    SEER_RETURN_IF_ERROR(added_.cut(valid, /*normalized=*/false, scratch, parts));
     std::vector<int32_t> ids;
-    if (options.add_special && flags_.bos && model_->bos_id() >= 0) ids.push_back(model_->bos_id());
-    ids.insert(ids.end(), body.begin(), body.end());
-    if (options.add_special && flags_.eos && model_->eos_id() >= 0) ids.push_back(model_->eos_id());
+    if (options.add_special && settings_.bos && model_->bos_id() >= 0) ids.push_back(model_->bos_id());
+    std::vector<int> part_ids;
+    for (const TextPart& part : parts) {
+      if (part.token_id) {
+        ids.push_back(*part.token_id);
+        continue;
+      }
+      const bool at_start = part.text.data() == valid.data();
+      const auto status = (at_start || !unspaced_ ? model_ : unspaced_)->Encode({part.text.data(), part.text.size()}, &part_ids);
+      if (!status.ok()) return fail(Code::kInvalidArgument, "SentencePiece cannot encode the text: ", status.ToString());
+      ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+    }
+    if (options.add_special && settings_.eos && model_->eos_id() >= 0) ids.push_back(model_->eos_id());
     return ids;
   }
 
   std::string decode(std::span<const int32_t> ids, DecodeOptions options) const override {
-    std::vector<int> known;
-    for (const int32_t id : ids)
-      if (has_token(id) && !(options.skip_special && is_special(id))) known.push_back(id);
     std::string text;
-    const auto status = model_->Decode(known, &text);
-    SEER_CHECK(status.ok(), status.ToString());  // fails on ids out of range only, and these are left out
+    std::vector<int> run;  // pieces of the model, which the library decodes together
+    const auto end_run = [&] {
+      if (run.empty()) return;
+      std::string decoded;
+      const auto status = model_->Decode(run, &decoded);
+      SEER_CHECK(status.ok(), status.ToString());  // fails on ids out of range only, and these are left out
+      const bool space_lost = model_->IdToPiece(run[0]).starts_with(kSpaceMark) && !decoded.starts_with(' ');
+      if (!text.empty() && space_lost) text += ' ';  // the library drops each first space; only the text's own goes
+      text += decoded;
+      run.clear();
+    };
+    for (const int32_t id : ids) {
+      if (options.skip_special && is_special(id)) continue;
+      if (const AddedToken* const token = added(id)) {
+        end_run();
+        text += token->content;
+      } else if (is_piece(id)) {
+        run.push_back(id);
+      }
+    }
+    end_run();
     return text;
   }
 
   std::string piece(int32_t id) const override {
-    if (!has_token(id) || model_->IsControl(id)) return "";
+    if (const AddedToken* const token = added(id)) return token->content;
+    if (!is_piece(id)) return "";
     std::string text;
     if (model_->IsUnknown(id)) {
       SEER_CHECK(model_->Decode(std::vector<int>{id}, &text).ok(), id);
@@ -84,33 +176,61 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
 
-  int32_t vocab_size() const override { return model_->GetPieceSize(); }
+  int32_t vocab_size() const override { return vocab_size_; }
   bool is_special(int32_t id) const override {
-    return has_token(id) && (model_->IsControl(id) || model_->IsUnknown(id));
+    if (const AddedToken* const token = added(id)) return token->special;
+    return is_piece(id) && model_->IsUnknown(id);
   }
 
   std::optional<int32_t> id_of(std::string_view token) const override {
+    for (const AddedToken& one : added_.all())
+      if (one.content == token) return one.id;
     const int id = model_->PieceToId({token.data(), token.size()});
     if (model_->IdToPiece(id) != token) return std::nullopt;  // the library answers <unk> for what it does not know
     return id;
   }
 
  private:
-  bool has_token(int32_t id) const { return id >= 0 && id < vocab_size(); }
+  bool is_piece(int32_t id) const { return id >= 0 && id < model_->GetPieceSize(); }
+  const AddedToken* added(int32_t id) const {
+    const auto found = added_by_id_.find(id);
+    return found == added_by_id_.end() ? nullptr : found->second;
+  }
 
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;  // its const calls are thread-safe
-  SpecialFlags flags_;
+  std::unique_ptr<Model> model_;  // its const calls are thread-safe
+  std::unique_ptr<Model> unspaced_;
+  AddedTokens added_;
+  Settings settings_;
+  std::unordered_map<int32_t, const AddedToken*> added_by_id_;  // borrows from added_
+  int32_t vocab_size_ = 0;
 };
+
+Result<std::unique_ptr<Model>> load_model(const std::string& bytes, const std::string& file) {
+  auto model = std::make_unique<Model>();
+  const auto status = model->LoadFromSerializedProto(bytes);
+  if (!status.ok()) return fail(Code::kCorrupt, file, " is not a SentencePiece model: ", status.ToString());
+  return model;
+}
 
 }  // namespace
 
 Result<std::shared_ptr<const Tokenizer>> load_sentencepiece_tokenizer(const std::filesystem::path& folder) {
-  SEER_ASSIGN_OR_RETURN(const SpecialFlags flags, read_flags(folder / "tokenizer_config.json"));
-  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  const std::string config_file = (folder / "tokenizer_config.json").string();
+  SEER_ASSIGN_OR_RETURN(const Json document, read_json(config_file));
+  const JsonAt config(document, config_file);
+  SEER_ASSIGN_OR_RETURN(const Settings settings, read_settings(config));
   const std::string file = (folder / "tokenizer.model").string();
-  const auto status = model->Load(file);
-  if (!status.ok()) return fail(Code::kCorrupt, file, " is not a SentencePiece model: ", status.ToString());
-  return std::shared_ptr<const Tokenizer>(std::make_shared<SentencePieceTokenizer>(std::move(model), flags));
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return fail(Code::kNotFound, file, " cannot be read");
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  SEER_ASSIGN_OR_RETURN(auto model, load_model(bytes, file));
+  std::unique_ptr<Model> unspaced;
+  if (!settings.every_part_spaced) {
+    SEER_ASSIGN_OR_RETURN(unspaced, load_model(cat(bytes, kNoFirstSpace), file));
+  }
+  SEER_ASSIGN_OR_RETURN(AddedTokens added, read_special_tokens(*model, folder, config));
+  return std::shared_ptr<const Tokenizer>(
+      std::make_shared<SentencePieceTokenizer>(std::move(model), std::move(unspaced), std::move(added), settings));
 }
 
 #endif

@@ -7,6 +7,8 @@
 
 namespace seer {
 
+constexpr std::string_view kReplacementChar = "\uFFFD";  // for bytes that are no text
+
 struct CodePoint {
   uint32_t value = 0;
   uint32_t bytes = 0;  // length in UTF-8; 0: no valid character starts here

@@ -167,7 +167,9 @@ TEST_CASE("mutations: tokenizer.json, tokenizer_config.json and tokenizer.model"
   const ScratchFolder pieces;
   pieces.write("tokenizer_config.json", text_of(kTexts / "sentencepiece" / "tokenizer_config.json"));
   check_reader(pieces, "tokenizer.model", text_of(kTexts / "sentencepiece" / "tokenizer.model"), read_tokenizer);
-  check_reader(pieces, "tokenizer_config.json", text_of(kTexts / "sentencepiece" / "tokenizer_config.json"), read_tokenizer);
+  check_reader(pieces, "tokenizer_config.json", R"({"add_bos_token": true, "add_eos_token": false, "legacy": false,
+    "added_tokens_decoder": {"600": {"content": "<|end|>", "lstrip": false, "rstrip": true, "special": true}}})", read_tokenizer);
+  check_reader(pieces, "added_tokens.json", R"({"<|end|>": 600, "[PAD]": 601})", read_tokenizer);
 #endif
 }
 

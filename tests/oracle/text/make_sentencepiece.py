@@ -5,6 +5,7 @@
 import io
 import json
 import pathlib
+import re
 
 import sentencepiece
 
@@ -25,7 +26,16 @@ folder.mkdir(exist_ok=True)
 processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 lines = []
 for text in texts:
-    ids = processor.encode(text)
-    lines.append(json.dumps({"text": text, "ids": ids, "decoded": processor.decode(ids)}, ensure_ascii=False))
+    ids, decoded = [], ""
+    for part in re.split("(</?s>)", text):  # as LlamaTokenizer: a control symbol is its id, and each part between is a text
+        if re.fullmatch("</?s>", part):
+            ids.append(processor.piece_to_id(part))
+            decoded += part
+            continue
+        part_ids = processor.encode(part)
+        spaced = part_ids and processor.id_to_piece(part_ids[0]).startswith("\u2581")
+        decoded += " " * bool(spaced and decoded) + processor.decode(part_ids)  # decode() drops the first space
+        ids += part_ids
+    lines.append(json.dumps({"text": text, "ids": ids, "decoded": decoded}, ensure_ascii=False))
 (folder / "vectors.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
 print(len(lines), "texts,", processor.get_piece_size(), "pieces")
