@@ -359,7 +359,8 @@ void Session::close() {
 
 /// The request must have come within the time for it.
 void Session::expect_request() {
-  deadline_.expires_after(std::chrono::seconds(server_.config().request_s));
+  const int64_t own_s = upload_ == nullptr ? 0 : upload_->silence_s();
+  deadline_.expires_after(std::chrono::seconds(own_s > 0 ? own_s : server_.config().request_s));
   deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
     if (!cancelled && !is_at_work_) close();
   });

@@ -57,12 +57,14 @@ struct HttpRefusal {
   std::string message;
 };
 /// Takes the body of one request as it comes, however long it is. On the server's thread; must not block. It is let go without
-/// finish() if the client breaks off, sends nothing for `request_s`, or take() refuses.
+/// finish() if the client breaks off, sends nothing for silence_s(), or take() refuses.
 class HttpUpload {
  public:
   virtual ~HttpUpload() = default;
   /// The next part. The first call, with an empty one, comes before any of the body is read: a refusal is cheapest there.
   virtual std::optional<HttpRefusal> take(std::string_view part) = 0;
+  /// 0: `request_s`.
+  virtual int64_t silence_s() const { return 0; }
   /// The body has come whole.
   virtual void finish(std::shared_ptr<HttpReply> reply) = 0;
 };

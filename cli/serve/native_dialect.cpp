@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -57,19 +56,6 @@ std::vector<std::string> parts_of(std::string_view path) {
     path.remove_prefix(std::min(path.size(), part.size() + 1));
   }
   return parts;
-}
-
-Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low,
-                                             uint64_t high = UINT64_MAX) {
-  const auto at = request.query.find(name);
-  if (at == request.query.end()) return std::optional<uint64_t>();
-  const std::string& text = at->second;
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < low || number > high)
-    return fail(Code::kInvalidArgument, name, " is ", json_string(shown(text)), ": expected an integer, at least ", low,
-                high < UINT64_MAX ? cat(" and at most ", high) : "");
-  return std::optional<uint64_t>(number);
 }
 
 Status check_name(const std::string& id) {

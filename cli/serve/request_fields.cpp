@@ -1,6 +1,7 @@
 #include "cli/serve/request_fields.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <vector>
 
@@ -121,6 +122,18 @@ Result<std::string> id_of(const Json& value, const char* name) {
 Result<std::string> id_field(const Json& object, const char* name) {
   const Json* const value = given_field(object, name);
   return value == nullptr ? std::string() : id_of(*value, name);
+}
+
+Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low, uint64_t high) {
+  const auto at = request.query.find(name);
+  if (at == request.query.end()) return std::optional<uint64_t>();
+  const std::string& text = at->second;
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < low || number > high)
+    return fail(Code::kInvalidArgument, name, " is ", json_string(shown(text)), ": expected an integer, at least ", low,
+                high < UINT64_MAX ? cat(" and at most ", high) : "");
+  return std::optional<uint64_t>(number);
 }
 
 Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherwise, int64_t low) {

@@ -8,6 +8,7 @@ namespace seer {
 namespace {
 
 constexpr int64_t kLayerTensorsMax = 18, kOtherTensorsMax = 3;
+constexpr uint64_t kSilenceMaxS = 86'400;
 constexpr int64_t kTensorHeaderBytes = 1024;  // allowed for each tensor: its name, dtype, shape, offsets, and a header of its own
 
 std::string query_text(const HttpRequest& head, const std::string& name) {
@@ -23,6 +24,7 @@ class WeightUploads::Upload final : public HttpUpload {
       : owner_(owner),
         label_(read_label(head)),
         mode_(read_update_mode(query_text(head, "mode"))),
+        silence_s_(query_number(head, "silence_s", 1, kSilenceMaxS)),
         body_bytes_(body_bytes),
         is_alone_(is_alone) {}
 
@@ -33,6 +35,8 @@ class WeightUploads::Upload final : public HttpUpload {
     if (const Status kept = memory_->append(part); !kept.ok()) return HttpRefusal{503, kept.error().detail};
     return {};
   }
+
+  int64_t silence_s() const override { return silence_s_.ok() ? static_cast<int64_t>(silence_s_->value_or(0)) : 0; }
 
   void finish(std::shared_ptr<HttpReply> reply) override {
     if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
@@ -55,6 +59,7 @@ class WeightUploads::Upload final : public HttpUpload {
     if (owner_.machines_.servers() != nullptr)
       return HttpRefusal{501, "weights in a request do not reach the servers of --engines: give a folder that they read (/update_weights_from_disk)"};
     if (!mode_.ok()) return HttpRefusal{400, mode_.error().detail};
+    if (!silence_s_.ok()) return HttpRefusal{400, silence_s_.error().detail};
     if (!label_.ok()) return HttpRefusal{400, label_.error().detail};
     if (const WeightVersion runs = owner_.front_.version(); label_->number && *label_->number <= runs)
       return HttpRefusal{400, cat("weight version ", *label_->number, ": expected one above ", runs, ", which runs")};
@@ -74,6 +79,7 @@ class WeightUploads::Upload final : public HttpUpload {
   WeightUploads& owner_;
   const Result<WeightLabel> label_;
   const Result<InFlight> mode_;
+  const Result<std::optional<uint64_t>> silence_s_;
   const std::optional<uint64_t> body_bytes_;
   const bool is_alone_;
   std::shared_ptr<WeightMemory> memory_;

@@ -73,7 +73,13 @@ void WeightsReceiver::take_answer(const HttpRequest& request, const Reply& reply
   if (!message.ok()) return refuse(message.error());
   const Result<std::string> memory = text_field(*body, "memory");
   if (!memory.ok()) return refuse(memory.error());
+  const Result<bool> parts_lost = boolean_field(*body, "parts_lost", false);
+  if (!parts_lost.ok()) return refuse(parts_lost.error());
   if (!asked_ || static_cast<int64_t>(asked_->call) != *call) return reply->send(409, http_error_body(cat("call ", *call, " is not under way"), 409));
+  if (*parts_lost) {
+    has_parts_ = false;
+    why_failed_.clear();
+  }
   Status status = *success ? Status() : fail(Code::kUnavailable, *message);
   if (!memory->empty()) {
     Result<std::shared_ptr<WeightMemory>> opened = WeightMemory::open(*memory);
@@ -149,6 +155,7 @@ void WeightsReceiver::go_on(const Reply& reply) {
   ask({{"path", kContinue}}, reply, [this, reply](const Status& status) {
     if (!status.ok() || memory_ == nullptr) return end_update(status, reply);
     is_passing_ = true;
+    has_parts_ = false;  // the server has all of them, whatever becomes of the receiver
     uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_, [this, reply](const Status& done) {
       is_passing_ = false;
       end_update(done, reply);

@@ -8,7 +8,8 @@
 //                                     {"cancel": 7}    the trainer does not wait for call 7 any more
 //                                     {"leave": "..."} a part was refused, so that its tensors are still under way in the group
 //                                     {}               nothing new
-//   POST /seer/v1/weights_receiver    its answer: {"call": 7, "success": true, "message": "..."}
+//   POST /seer/v1/weights_receiver    its answer: {"call": 7, "success": true, "message": "..."}; with "parts_lost": true a trainer began
+//                                     anew, and what the one before had sent is not there any more
 //
 // On the server's host nothing is sent. The receiver says `?memory=/proc/PID/fd/N&holds=TEXT`, and if that memory, which is sealed, can
 // be read here and holds this text, it may leave weights in such memory as well (WeightMemory::open).

@@ -434,15 +434,16 @@ class AsyncClient:
         return await self.weight_version()
 
     async def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, name: Optional[str] = None,
-                                          mode: str = "abort") -> str:
+                                          mode: str = "abort", silence_s: Optional[int] = None) -> str:
         """The same with weights that are sent to the server, which keeps them in memory: no file is written.
 
         tensors  (name, dtype, shape, data) of each tensor of the model, in any order; may be a generator, or an asynchronous one, that
                  makes one at a time. dtype: "BF16", "F16", "F32" or torch's; data: any buffer, row-major
         name     of the version, even if it is a number; instead of `version`
+        silence_s  how long the next tensor may take before the server gives up; default: 75
         The weights change once all have come. If this ends before, by an error or with its process, the server forgets them.
         """
-        upload = await self._begin_upload(version, name, mode)
+        upload = await self._begin_upload(version, name, mode, silence_s)
         try:
             async for tensor in _each(tensors):
                 if not await self._send_tensor(upload, tensor):
@@ -451,10 +452,11 @@ class AsyncClient:
         finally:
             await upload.close()
 
-    async def _begin_upload(self, version: Union[int, str, None], name: Optional[str], mode: str) -> Upload:
+    async def _begin_upload(self, version: Union[int, str, None], name: Optional[str], mode: str, silence_s: Optional[int]) -> Upload:
         if version is not None and name is not None:
             raise ValueError("both version and name: expected one of them")
-        query = {"mode": _update_mode(mode), **({} if version is None else {"version": str(version)}), **({} if name is None else {"name": name})}
+        given = {"version": version, "name": name, "silence_s": silence_s}
+        query = {"mode": _update_mode(mode), **{key: str(value) for key, value in given.items() if value is not None}}
         return await self._http.upload(f"{WEIGHTS}?{urllib.parse.urlencode(query)}", part_s=CONTROL_S)
 
     async def _send_tensor(self, upload: Upload, tensor) -> bool:
@@ -628,9 +630,9 @@ class Client:
         return self._run(self._async.update_weights(folder, version, mode=mode))
 
     def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, name: Optional[str] = None,
-                                    mode: str = "abort") -> str:
+                                    mode: str = "abort", silence_s: Optional[int] = None) -> str:
         """See AsyncClient.update_weights_from_tensors. The tensors are asked for in the calling thread, one after the other."""
-        upload = self._run(self._async._begin_upload(version, name, mode))
+        upload = self._run(self._async._begin_upload(version, name, mode, silence_s))
         try:
             for tensor in tensors:
                 if not self._run(self._async._send_tensor(upload, tensor)):

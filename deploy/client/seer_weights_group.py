@@ -14,7 +14,8 @@ On the server's host they are received into memory that the server reads; else t
 Two processes: this one talks to the server, and its child, the worker, is in the groups. A peer that hangs may keep the worker for ever:
 a call that takes longer than --timeout-s, or that the trainer has given up, ends the worker, and another one is started. So does
 whatever may leave a group out of step with its trainer, since a later broadcast would then be taken for an earlier one: a part that was
-refused or did not come whole, and a connection to the server that ended. The trainer must make its groups anew then.
+refused or did not come whole, and a connection to the server that ended. The trainer must make its groups anew then. A trainer that joins
+a group which is there already has been started again: the groups of the one before end, and parts that it had sent are forgotten.
 
 Groups are made as SGLang makes them, with torch, which must be the trainer's version. It needs a GPU of its own for NCCL, or one that it
 shares with an engine: parts are received there one at a time.
@@ -33,12 +34,14 @@ import secrets
 import signal
 import sys
 import urllib.parse
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from seer_client import CONTROL_S, DTYPES, SILENCE_S, WEIGHTS_S, Client
 from seer_http import Http, Refused, SeerError, error_of, parse_address, read_token
 
 RECEIVER = "/seer/v1/weights_receiver"
+JOIN = "/init_weights_update_group"
+LEAVE = "/destroy_weights_update_group"
 UPDATE = "/update_weights_from_distributed"
 CONTINUE = "/continue_generation"
 GONE = "the trainer has gone"
@@ -206,7 +209,8 @@ class Worker:
                 if self._call["path"] == UPDATE and self._call["in_memory"]:
                     self._update_in_memory()
                 elif self._call["path"] == UPDATE:
-                    found = self._client.update_weights_from_tensors(self._tensors(), **self._call["label"], mode="retract")
+                    found = self._client.update_weights_from_tensors(self._tensors(), **self._call["label"], mode="retract",
+                                                                     silence_s=math.ceil(self._options.timeout_s))
                     self._answer(True, f"weight version {found}")
                 elif self._call["path"] == CONTINUE:
                     self._answer(False, "no parts of new weights are here")
@@ -261,11 +265,9 @@ class Worker:
         body = self._call["body"]
         name = name_of(body)
         try:
-            if self._call["path"] == "/destroy_weights_update_group":
+            if self._call["path"] == LEAVE:
                 self._group(body).leave()
                 del self._groups[name]
-            elif name in self._groups:
-                raise BadCall(f"the group {name} is there already: expected /destroy_weights_update_group before")
             else:
                 self._groups[name] = Group(self._torch, body, self._options.device, self._options.timeout_s)
             self._answer(True, "")
@@ -316,10 +318,12 @@ class WorkerProcess:
         self._arguments, self._timeout_s = arguments, timeout_s
         self._process: Optional[asyncio.subprocess.Process] = None
         self._why = ""  # it was killed
+        self.groups: Set[str] = set()  # that it has joined
 
     async def start(self) -> str:
         """Returns torch's version. Errors: RuntimeError."""
         self._why = "the worker has died"
+        self.groups.clear()
         self._process = await asyncio.create_subprocess_exec(sys.executable, os.path.abspath(__file__), "--worker", *self._arguments,
                                                              stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
         try:
@@ -343,6 +347,13 @@ class WorkerProcess:
         except asyncio.TimeoutError:
             self.kill(f"the trainer's group was not done within {limit_s:g} s")
         return json.loads(line) if line else failure(call, self._why, ends=True)
+
+    def note_group(self, call: Dict[str, Any], is_done: bool) -> None:
+        """What a call has done to `groups`."""
+        if is_done and call["path"] == JOIN:
+            self.groups.add(name_of(call["body"]))
+        elif is_done and call["path"] == LEAVE:
+            self.groups.discard(name_of(call["body"]))
 
     async def tell(self, line: Dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionError):
@@ -421,12 +432,18 @@ class Receiver:
         self._last = asyncio.ensure_future(one_after_the_other(self._last))
 
     async def _answer(self, call: Dict[str, Any]) -> None:
+        is_new_trainer = call["path"] == JOIN and name_of(call["body"]) in self._worker.groups
+        if is_new_trainer:
+            await self._worker.restart()
         if call["call"] == self._cancelled:
             found = failure(call, GONE, ends=True)
         else:
             self._asked = call["call"]
             found = await self._worker.ask(call)
             self._asked = None
+        self._worker.note_group(call, found["success"])
+        if is_new_trainer:
+            found["parts_lost"] = True
         ends = found.pop("ends")
         reply = await self._http.call("POST", RECEIVER, found, timeout_s=CONTROL_S, is_control=True)
         if reply.status != 200:
@@ -456,10 +473,10 @@ async def receive(options, arguments: List[str]) -> None:
         while True:
             try:
                 await Receiver(http, worker, not options.over_http).run(on_connected)
-            except Refused:
-                raise  # a wrong token, another receiver, or a server that takes no such weights
             except SeerError as error:
-                if clock() - was_there_s > RECONNECT_S:
+                # 409: another receiver, which may be this one as it was before the network or its host failed
+                is_final = isinstance(error, Refused) and error.status != 409  # a wrong token, or a server that takes no such weights
+                if is_final or clock() - was_there_s > RECONNECT_S:
                     raise
                 if not is_told:
                     print(f"disconnected message={json.dumps(str(error))}", flush=True)
@@ -479,7 +496,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="seer_weights_group", description="Receives weights for `seer serve` over a trainer's communication group.")
     parser.add_argument("--server", required=True, help="HOST:PORT or URL of seer serve")
     parser.add_argument("--device", default="cuda:0", help="GPU that receives over NCCL (default: %(default)s); gloo needs none")
-    parser.add_argument("--timeout-s", type=float, default=600, help="for one call of the trainer, in seconds (default: %(default)s)")
+    parser.add_argument("--timeout-s", type=float, default=600, help="for one call of the trainer, and over HTTP from one to the next, in seconds (default: %(default)s)")
     parser.add_argument("--over-http", action="store_true", help="send weights over HTTP to a server of this host too")
     parser.add_argument("--token-file", help="of the server")
     parser.add_argument("--tls-ca", help="certificates to trust, for a server with https")

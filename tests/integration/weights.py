@@ -225,6 +225,7 @@ class WeightsTest(TwoWeights):
                 self.assertServesOld()
         for query, sentence in [("version=-1", "version is -1: expected a number up to"), ("version=" + "v" * 300, "a name of at most 256 bytes"),
                                 ("version=1", "weight version 1: expected one above 1, which runs"), ("version=0", "expected one above 1"),
+                                ("silence_s=0", 'silence_s is "0": expected an integer, at least 1 and at most 86400'),
                                 ("mode=in_place", 'mode is "in_place": expected abort, retract or drain')]:
             with self.subTest(query=query):
                 found, answer = self.served.call("POST", f"{STREAM}?{query}", whole)

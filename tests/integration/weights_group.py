@@ -386,7 +386,6 @@ class MemberTest(GroupCase):
         self.joined()
         self.served.post("/pause_generation")
         self.assertEqual(self.member.worker(), worker)
-        self.refused("/init_weights_update_group", {**good, "group_name": GROUP}, f"the group {GROUP} is there already")
         self.refused("/update_weights_from_distributed", part_of([["a", "float8_e4m3fn", [4]]]), "tensor a: dtype is 'float8_e4m3fn': expected bfloat16")
         self.refused("/update_weights_from_distributed", part_of(self.new), f"this process has not joined a group {GROUP}")
         self.assertNotEqual(self.member.worker(), worker)
@@ -395,6 +394,16 @@ class MemberTest(GroupCase):
 
     def trainer_in_a_part(self):
         """A process that has sent one part, and some tensors of the next one, which the member has begun to receive."""
+        return self.trainer_with_parts("""
+            def some():
+                trainer.broadcast(tensors[4:6])
+                print("sent", flush=True)
+                time.sleep(1000)
+            trainer.call("/update_weights_from_distributed", part_of(tensors[4:], "7"), some)
+        """)
+
+    def trainer_with_parts(self, then):
+        """A process that has sent one part, and does this next, until it has said "sent"."""
         program = textwrap.dedent(f"""
             import sys, time
             sys.path.insert(0, {HERE!r})
@@ -404,13 +413,7 @@ class MemberTest(GroupCase):
             trainer.join()
             trainer.call("/pause_generation", {{}})
             trainer.send(tensors[:4], "7")
-
-            def some():
-                trainer.broadcast(tensors[4:6])
-                print("sent", flush=True)
-                time.sleep(1000)
-            trainer.call("/update_weights_from_distributed", part_of(tensors[4:], "7"), some)
-        """)
+        """) + textwrap.dedent(then)
         trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         self.addCleanup(trainer.stdout.close)
         self.addCleanup(trainer.wait)
@@ -439,6 +442,19 @@ class MemberTest(GroupCase):
         trainer.send_signal(signal.SIGSTOP)
         self.member.until("call_failed path=/update_weights_from_distributed")
         self.assertNextTrainerUpdates()
+
+    def test_a_trainer_killed_between_parts_and_started_again_joins_its_group_again(self):
+        self.start()
+        self.joined("other")
+        trainer = self.trainer_with_parts("""
+            print("sent", flush=True)
+            time.sleep(1000)
+        """)
+        trainer.kill()
+        trainer = self.joined()
+        self.refused("/destroy_weights_update_group", {"group_name": "other"}, "this process has not joined a group other")
+        self.assertEqual(self.update(trainer, self.new, "8")[0], 200)  # another version than the parts had
+        self.assertEqual(bits_of(self.served), (self.new_bits, "8"))
 
     def test_a_worker_that_hangs_is_ended(self):
         self.start("--timeout-s", "10")

@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <future>
 #include <string>
+#include <thread>
 
 namespace seer {
 namespace {
@@ -19,13 +21,14 @@ struct Fate {
 
 class Recorded final : public HttpUpload {
  public:
-  Recorded(std::promise<Fate>& fate, size_t bytes_max) : fate_(fate), bytes_max_(bytes_max) {}
+  Recorded(std::promise<Fate>& fate, size_t bytes_max, int64_t silence_s) : fate_(fate), bytes_max_(bytes_max), silence_s_(silence_s) {}
   ~Recorded() override { fate_.set_value(std::move(so_far_)); }
   std::optional<HttpRefusal> take(std::string_view part) override {
     if (so_far_.body.size() + part.size() > bytes_max_) return HttpRefusal{413, "too much"};
     so_far_.body += part;
     return {};
   }
+  int64_t silence_s() const override { return silence_s_; }
   void finish(std::shared_ptr<HttpReply> reply) override {
     so_far_.is_whole = true;
     reply->send(200, "taken");
@@ -34,6 +37,7 @@ class Recorded final : public HttpUpload {
  private:
   std::promise<Fate>& fate_;
   const size_t bytes_max_;
+  const int64_t silence_s_;
   Fate so_far_;
 };
 
@@ -41,7 +45,7 @@ class Recorded final : public HttpUpload {
 struct Uploads {
   explicit Uploads(size_t bytes_max = 1 << 30) : server(*HttpServer::listen({.body_bytes_max = 100, .request_s = 1})) {
     server->take_uploads([this, bytes_max](const HttpRequest& head, std::optional<uint64_t>) {
-      return head.path == "/upload" ? std::make_shared<Recorded>(fate, bytes_max) : nullptr;
+      return head.path == "/upload" ? std::make_shared<Recorded>(fate, bytes_max, head.query.contains("silence_s") ? 60 : 0) : nullptr;
     });
     server->start([](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) { reply->send(200, std::to_string(request.body.size())); });
   }
@@ -124,6 +128,16 @@ TEST_CASE("http uploads: one whose client sends no more is let go in time") {
   const Fate fate = uploads.fate.get_future().get();
   CHECK_FALSE(fate.is_whole);
   CHECK(connection.receive() == "");  // the server has closed
+}
+
+TEST_CASE("http uploads: one may say how long its client can be silent") {
+  Uploads uploads;
+  const Connection connection(uploads);
+  connection.send("POST /upload?silence_s=60 HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  connection.send("def");
+  CHECK(connection.receive("taken").starts_with("HTTP/1.1 200"));
+  CHECK(uploads.fate.get_future().get().body == "abcdef");
 }
 
 TEST_CASE("http uploads: a refusal reaches a client that goes on sending") {
