@@ -13,7 +13,7 @@ namespace {
 Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& machine) {
   ClusterIdentity expected = rollout;
   expected.protocol = kProtocolNumber;
-  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape;
+  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape, expected.endings = machine.endings;
   return check_identity("a rollout", rollout, expected);
 }
 
@@ -110,6 +110,7 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
   if (with_model != nullptr && !ask.identity.model.empty()) {
     expected.model = with_model->model;
     expected.shape = with_model->shape;
+    expected.endings = with_model->endings;
     expected.layout = with_model->layout;
   }
   const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });

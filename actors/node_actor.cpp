@@ -46,7 +46,8 @@ ClusterIdentity instance_identity(const EngineInfo& info) {
           .shape = info.model_shape,
           .layout = info.block_layout,
           .weights = info.layout_hash,
-          .version = info.version};
+          .version = info.version,
+          .endings = endings_text(info.eos_ids, info.context_tokens_max)};
 }
 
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {

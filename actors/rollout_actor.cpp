@@ -110,6 +110,7 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   if (fits.ok()) {
     if (expected.weights == 0) expected.weights = up.identity.weights;
     if (expected.shape == 0) expected.shape = up.identity.shape;
+    if (expected.endings.empty()) expected.endings = up.identity.endings;
     identity = expected;
     return true;
   }
@@ -249,6 +250,7 @@ void RolloutActor::leave_out(RequestId id) {
 /// A group that no instance can take fails alone, or waits while one may come that can. So does one with a begun response that has no
 /// room left. A request answered before is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
+  if (open_in_group[group.id.index] == 0) return;  // it was cancelled
   const int64_t begun = group.generated_tokens.empty() ? 0 : std::ranges::max(group.generated_tokens);
   if (const int64_t room = kv_tokens_max() - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
     group.sampling.max_tokens = std::min(group.sampling.max_tokens, room);
@@ -257,11 +259,12 @@ void RolloutActor::schedule_group(GroupSpec& group) {
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
   for (uint32_t sample = 0; sample < group.samples; ++sample) {
     const RequestId id{group.id, sample};
+    const bool is_cancelled = cancelled_early.erase(id) > 0;
     if (answered_before.contains(id))
       leave_out(id);
-    else if (cancelled.contains(id))
-      cancel_waiting(id);
-    else if (!added.ok())
+    else if (is_cancelled && added.ok())
+      scheduler->cancel(id, rt::now_us(self));
+    else if (!is_cancelled && !added.ok())
       finish_request(id, {FinishReason::kError, {}, added.error().detail});
   }
 }
@@ -321,7 +324,7 @@ Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample)
   int64_t count = 0;
   for (uint32_t s = first; s < end; ++s) {
     const RequestId id{group, s};
-    const RequestPhase phase = is_scheduled(group) ? scheduler->requests().at(id).phase : RequestPhase::kRunning;
+    const RequestPhase phase = phase_of(id);
     if (phase == RequestPhase::kWaiting) cancel_waiting(id);
     if (phase == RequestPhase::kRunning) cancelled.insert(id);
     count += phase != RequestPhase::kFinished;
@@ -341,13 +344,22 @@ std::string RolloutActor::why_not_cancelled(GroupId group, std::optional<uint32_
   if (sample && *sample >= logs[group.index].size())
     return cat("request ", id(), " is unknown: the group has ", logs[group.index].size(), " samples");
   if (open_in_group[group.index] == 0) return cat("group ", group, " is over");
-  if (sample && is_scheduled(group) && scheduler->requests().at(id()).phase == RequestPhase::kFinished)
+  if (sample && phase_of(id()) == RequestPhase::kFinished)
     return cat("request ", id(), " is over");
   return {};
 }
 
+/// A request whose group is not scheduled yet waits.
+RequestPhase RolloutActor::phase_of(RequestId id) const {
+  if (is_scheduled(id.group)) return scheduler->requests().at(id).phase;
+  return answered_before.contains(id) || cancelled_early.contains(id) ? RequestPhase::kFinished : RequestPhase::kWaiting;
+}
+
 void RolloutActor::cancel_waiting(RequestId request) {
-  if (is_scheduled(request.group)) scheduler->cancel(request, rt::now_us(self));
+  if (is_scheduled(request.group))
+    scheduler->cancel(request, rt::now_us(self));
+  else
+    cancelled_early.insert(request);
   finish_request(request, {.finish = FinishReason::kAborted});
 }
 

@@ -116,6 +116,7 @@ struct RolloutActor {
   void leave_out(RequestId request);
   Cancelled on_cancel(GroupId group, std::optional<uint32_t> sample);
   std::string why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const;
+  RequestPhase phase_of(RequestId request) const;
   void cancel_waiting(RequestId request);
   void on_progress(const ChunkProgress& progress);
   bool append(const OpenChunk& chunk, const ChunkTokens& part);
@@ -180,7 +181,8 @@ struct RolloutActor {
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   std::set<RequestId> answered_before;              // by an earlier process; empty after the start
-  std::set<RequestId> cancelled;                    // and not over: they run, or the rollout has not started
+  std::set<RequestId> cancelled;                    // and not over: they run
+  std::set<RequestId> cancelled_early;              // and answered, before their group was scheduled
   std::map<RequestId, Response> kept;               // not acknowledged
   RolloutCommits commits;                           // not sent yet
   uint64_t next_chunk = 1;

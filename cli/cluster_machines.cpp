@@ -5,7 +5,7 @@
 namespace seer {
 
 ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config) {
-  return {.model = model_name(folder), .shape = shape_hash(config), .version = {}};
+  return {.model = model_name(folder), .shape = shape_hash(config), .version = {}, .endings = endings_text(config.eos_ids, config.context_tokens_max)};
 }
 
 Result<std::unique_ptr<ClusterMachines>> ClusterMachines::enter(ClusterNet& net, Config config, const std::atomic<bool>& stop,

@@ -22,7 +22,7 @@ CudaEngineConfig cuda_config(const MachineOptions& options) {
   return {.type = options.kv_dtype == KvType::kF32 ? CudaType::kF32 : CudaType::kBf16,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
-          .slots_max = static_cast<int32_t>(std::min<int64_t>(2 * options.max_batch, 1 << 16)),
+          .slots_max = step_rows_max(options),  // several rollouts may have more than max_batch together
           .rows_max = rows,
           .tree_rows_max = trees ? 256 : 0,
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};

@@ -400,6 +400,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   config.tells_commits = journal.is_on();
   std::vector<GroupSpec> groups = work.groups;
   for (GroupSpec& group : groups) group.id.rollout = config.id;
+  for (CstPast& past : pasts) past.group.rollout = config.id;
   const RolloutHandle rollout =
       machines.start_rollout(config, {std::move(groups), std::move(pasts), journal.take_resumed(config.id)}, inbox.handle());
 

@@ -77,10 +77,14 @@ CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id) {
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
+int32_t step_rows_max(const MachineOptions& options) {
+  return static_cast<int32_t>(std::min<int64_t>(options.max_batch + options.prefill_tokens, 1 << 16));
+}
+
 InstanceConfig instance_config(const MachineOptions& options) {
   return {.id = {},
           .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
-                      .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)},
+                      .rows_max = step_rows_max(options)},
           .rows_max = static_cast<int32_t>(options.max_batch),
           .step_depth = static_cast<int32_t>(options.step_depth)};
 }

@@ -31,6 +31,8 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions&
 
 CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id);
 InstanceConfig instance_config(const MachineOptions& options);
+/// Rows of one step of an instance, and so the most sequences in it.
+int32_t step_rows_max(const MachineOptions& options);
 /// Checks sizes that every part depends on, before any is made. Errors name the flag.
 Status check_sizes(const MachineOptions& options, const ModelConfig& model);
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);

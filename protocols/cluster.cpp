@@ -36,6 +36,12 @@ std::string model_name(std::string_view folder) {
   return path.has_filename() ? path.filename().string() : path.string();
 }
 
+std::string endings_text(std::span<const int32_t> eos_ids, int64_t context_tokens_max) {
+  std::string text = "EOS";
+  for (const int32_t id : eos_ids) text += cat(' ', id);
+  return cat(text, ", context ", context_tokens_max);
+}
+
 Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected) {
   const auto refuse = [&](const char* field, const auto& is, const auto& should_be) {
     return fail(Code::kInvalidArgument, who, " is refused: its ", field, " is ", is, ", expected ", should_be);
@@ -44,6 +50,8 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
   if (found.model != expected.model) return refuse("model", quoted(found.model), quoted(expected.model));
   if (found.shape != 0 && expected.shape != 0 && found.shape != expected.shape)
     return refuse("config.json's checksum", hex(found.shape), hex(expected.shape));
+  if (!found.endings.empty() && !expected.endings.empty() && found.endings != expected.endings)
+    return refuse("end of responses", quoted(found.endings), quoted(expected.endings));
   const WeightVersion any{};
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);

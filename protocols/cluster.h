@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace seer {
 
 /// Raised with every change to a message, its meaning, or the greeting.
-inline constexpr uint32_t kProtocolNumber = 14;
+inline constexpr uint32_t kProtocolNumber = 15;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
@@ -23,7 +24,8 @@ struct ClusterIdentity {
   uint64_t layout = 0;    // of KV blocks, without the weights (EngineInfo::block_layout)
   uint64_t weights = 0;   // checksum; 0: any
   WeightVersion version;  // of its weights; 0: any
-  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version)
+  std::string endings;    // endings_text() of the model; empty: any
+  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version, endings)
 };
 
 /// What a machine does in a cluster.
@@ -50,6 +52,8 @@ std::vector<std::string> role_names(NodeRoles roles);
 
 /// The model's name in an identity: the last part of the folder's path, also of "." and "..".
 std::string model_name(std::string_view folder);
+/// What ends responses: other EOS tokens, or another context, would end them elsewhere.
+std::string endings_text(std::span<const int32_t> eos_ids, int64_t context_tokens_max);
 /// Checks that `who` ("node 3") fits. The error names the field, what was found and what was expected.
 Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected);
 

@@ -61,7 +61,7 @@ void SequenceDrafts::begin_trials(std::span<Sequence* const> running) {
   timed([&] {
     int64_t made = 0;
     for (Sequence* const s : running) {
-      if (!s->decodes()) continue;
+      if (!s->decodes() || s->trial.allowed > 0) continue;  // the one before needs more tokens to be judged
       s->trial.shape = shape_after(s->trial.shape);
       s->trial.allowed = budget_.rows_max(s->trial.shape);
       if (s->trial.allowed == 0) continue;

@@ -126,7 +126,7 @@ bool InstanceActor::plan() {
     // No other chunk holds a block, and still this one does not fit.
     const Sequence* const first = batch.first_running();
     answer((first != nullptr ? *first : kv.take_first_arrival()).chunk, ChunkEnd::kRejected);
-    return true;
+    return false;
   }
   batch.take_out(victims);
   for (Sequence* const s : victims) give_way(*s);
@@ -134,9 +134,14 @@ bool InstanceActor::plan() {
 }
 
 void InstanceActor::give_all_way() {
-  const std::vector<Sequence*> all = batch.planned();
+  const std::vector<Sequence*> all = batch.all_running();
   batch.take_out(all);
   for (Sequence* const s : all) give_way(*s);
+  while (kv.has_arrivals()) {
+    Sequence& s = kv.take_first_arrival();
+    kv.drop(s.chunk);
+    give_way(s);
+  }
 }
 
 void InstanceActor::on_steps(StepResult& result) {
@@ -210,13 +215,10 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, version, ChunkEnd::kPreempted));
     return;
   }
-  const std::vector<int32_t> tokens = chunk.log.tokens();
-  const auto unknown = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
-  if (unknown != tokens.end()) {  // of a rollout with another model
+  if (const Status fits = check_chunk(chunk); !fits.ok()) {
     ChunkDone refused = unstarted(chunk, config.id, info.version, ChunkEnd::kFailed);
     refused.finish = FinishReason::kError;
-    refused.error = cat("token id ", *unknown, " at instance ", config.id, ": expected ids below ", info.vocab_size,
-                        ", the size of the vocabulary of ", model_name(info.model));
+    refused.error = fits.error().detail;
     rt::tell(self, chunk.reply_to, std::move(refused));
     return;
   }
@@ -242,6 +244,19 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   else if (kv.find(s))
     run(s);
   go_on();
+}
+
+/// The rollout may have another model's folder, or one with other files.
+Status InstanceActor::check_chunk(const RunChunk& chunk) const {
+  const std::vector<int32_t> tokens = chunk.log.tokens();
+  const auto unknown = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
+  if (unknown != tokens.end())
+    return fail(Code::kInvalidArgument, "token id ", *unknown, " at instance ", config.id, ": expected ids below ", info.vocab_size,
+                ", the size of the vocabulary of ", model_name(info.model));
+  if (!chunk.sampling.stop.empty() && parts.tokenizer == nullptr)
+    return fail(Code::kInvalidArgument, "instance ", config.id, " cannot look for stop strings: its folder of ", model_name(info.model),
+                " has no tokenizer.json and no tokenizer.model");
+  return {};
 }
 
 /// The sequence takes part from the next step on.

@@ -66,6 +66,7 @@ struct InstanceActor {
 
   // -- messages
   void on_run_chunk(RunChunk chunk);
+  Status check_chunk(const RunChunk& chunk) const;
   void on_work_ready();
   void on_reserved(const KvReserved& reserved);
   void on_opened(const KvOpened& opened);

@@ -113,8 +113,10 @@ bool RunningBatch::make_room_in_slots() {
   return true;
 }
 
-std::vector<Sequence*> RunningBatch::planned() const {
-  std::vector<Sequence*> all = running_;
+std::vector<Sequence*> RunningBatch::all_running() const {
+  std::vector<Sequence*> all;
+  for (Sequence* const s : unslotted_)
+    if (s->phase == ChunkPhase::kRunning) all.push_back(s);
   for (const Slot& slot : slots_)
     if (slot.sequence != nullptr) all.push_back(slot.sequence);
   return all;

@@ -62,8 +62,8 @@ class RunningBatch {
   int64_t running_count() const { return running_count_; }
   /// The first of those planned without a slot; null: there was none.
   Sequence* first_running() const { return running_.empty() ? nullptr : running_[0]; }
-  /// All running sequences, with those in slots.
-  std::vector<Sequence*> planned() const;
+  /// All running sequences: those in slots, those planned and those that wait for their group's prompt.
+  std::vector<Sequence*> all_running() const;
   /// Sequences that must give way so that the others get the blocks they lack.
   std::vector<Sequence*> pick_victims();
   /// Takes the victims out of the planned step and applies what they gained so far.

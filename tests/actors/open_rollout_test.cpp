@@ -150,16 +150,21 @@ TEST_CASE("open rollout: a cancelled group ends with what it has, whether it wai
   }
 }
 
-TEST_CASE("open rollout: a group that was cancelled before the start never runs") {
+TEST_CASE("open rollout: what is cancelled before the start is answered at once and never runs") {
   OpenRollout o(options_for("seer+"));
   o.add(0, 2);
   CHECK(o.cancel(GroupId{0}).requests == o.cluster.options.samples);
+  CHECK(o.ask<Cancelled>(CancelRequest{{GroupId{1}, 3}}).requests == 1);
+  CHECK(o.ask<Cancelled>(CancelRequest{{GroupId{1}, 3}}).error == "request 1.3 is over");
+  CHECK(o.cancel(GroupId{0}).error == "group 0 is over");
+  o.cluster.run_for(0);
+  CHECK(o.seen.responses.size() == o.cluster.options.samples + 1);
   o.attach();
   o.close_and_finish();
   o.check_responses(2 * o.cluster.options.samples);
-  CHECK(o.aborted() == o.cluster.options.samples);
+  CHECK(o.aborted() == o.cluster.options.samples + 1);
   for (const Response& r : o.seen.responses)
-    if (r.request.group == GroupId{0}) CHECK(r.chunks == 0);
+    if (r.finish == FinishReason::kAborted) CHECK(r.chunks == 0);
 }
 
 TEST_CASE("open rollout: a cancel that is not possible is refused with the reason") {
@@ -246,7 +251,7 @@ TEST_CASE("open rollout: groups of higher priority are served first, under every
     options.samples = 2;
     options.scheduler.chunk_tokens = 0;
     OpenRollout o(options);
-    const std::vector<int32_t> priorities = {0, 5, -3, 2, 0, 1};
+    const std::vector<int32_t> priorities = {0, INT32_MAX, INT32_MIN, 2, 0, 1};
     for (size_t g = 0; g < o.groups.size(); ++g) o.groups[g].priority = priorities[g];
     o.add(0, o.groups.size());
     o.attach();

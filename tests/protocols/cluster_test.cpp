@@ -2,13 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <filesystem>
 
 using namespace seer;
 
 namespace {
 
-const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .layout = 0xabc, .weights = 0x12, .version = {4}};
+const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .layout = 0xabc, .weights = 0x12, .version = {4},
+                                .endings = endings_text(std::array{2, 7}, 512)};
 
 std::string refusal(ClusterIdentity found) {
   const Status status = check_identity("node 3", found, kExpected);
@@ -39,6 +41,11 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   weights.weights = 0;
   CHECK(refusal(weights).empty());
   CHECK(refusal(version) == "node 3 is refused: its weight version is 5, expected 4");
+  ClusterIdentity endings = kExpected;
+  endings.endings = endings_text(std::array{3}, 512);
+  CHECK(refusal(endings) == "node 3 is refused: its end of responses is \"EOS 3, context 512\", expected \"EOS 2 7, context 512\"");
+  endings.endings.clear();
+  CHECK(refusal(endings).empty());
 }
 
 TEST_CASE("cluster: the protocol is compared first, because other fields mean nothing in another protocol") {

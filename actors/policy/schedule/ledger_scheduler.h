@@ -17,7 +17,7 @@ inline PlaceRules place_rules(const ChunkSchedulerConfig& config) { return {conf
 
 /// A waiting request. Sorted first = served first.
 struct WaitingRequest {
-  int32_t behind = 0;        // its group's priority, negated
+  int32_t behind = 0;        // its group's priority, reversed
   bool begins_turn = false;  // it does not go on with the one it has
   uint64_t rank = 0;         // the policy's
   RequestId request;
@@ -39,7 +39,7 @@ class LedgerScheduler : public ChunkScheduler {
 
  protected:
   WaitingRequest queued(const RequestState& request, uint64_t rank) const {
-    return {-requests().group(request.id.group).priority, request.turn_tokens == 0, rank, request.id};
+    return {~requests().group(request.id.group).priority, request.turn_tokens == 0, rank, request.id};
   }
   LedgerScheduler(const KvPromise& promise, int32_t inflight_spread_max, const PlaceRules& rules = {})
       : ledger_(promise, inflight_spread_max, rules) {}

@@ -409,6 +409,20 @@ TEST_CASE("instance: a token that its model does not have fails the request, wit
   CHECK(b.dones()[1].end == ChunkEnd::kChunkFull);
 }
 
+TEST_CASE("instance: without a tokenizer a stop string fails the request, with a sentence, and nothing else") {
+  Bench b({});
+  const RequestId request{GroupId{0}, 0};
+  RunChunk bad = b.chunk(1, request, 5);
+  bad.sampling.stop = {"\n"};
+  b.send(0, std::move(bad));
+  b.send(0, b.chunk(2, request, 5));
+  b.cluster.run_for(kLong);
+  REQUIRE(b.dones().size() == 2);
+  CHECK(b.dones()[0].end == ChunkEnd::kFailed);
+  CHECK(b.dones()[0].error == "instance 0 cannot look for stop strings: its folder of sim has no tokenizer.json and no tokenizer.model");
+  CHECK(b.dones()[1].end == ChunkEnd::kChunkFull);
+}
+
 TEST_CASE("instance: a chunk that does not fit even alone is rejected, with its tokens reported first") {
   Bench b({.device_blocks = 6, .prompt_tokens = 10});
   const RequestId request = b.request_of_at_least(40);
@@ -575,5 +589,23 @@ TEST_CASE("instance: when drained it gives all its chunks back early, with their
     REQUIRE(b.dones().size() == 4);
     CHECK(b.dones()[3].end == ChunkEnd::kFinished);
     CHECK(b.dones()[3].reprefill_tokens == 0);
+  }
+}
+
+TEST_CASE("instance: when drained it also gives back those that wait for the prompt of their group") {
+  for (const bool keeps_kv : {true, false}) {
+    CAPTURE(keeps_kv);
+    Bench b({.samples = 4, .prompt_tokens = 100, .prefill_tokens_max = 16});
+    for (uint64_t id = 1; id <= 4; ++id) {
+      RunChunk chunk = b.chunk(id, {GroupId{0}, static_cast<uint32_t>(id - 1)}, 50);
+      chunk.keep_kv = keeps_kv;
+      b.send(0, std::move(chunk));
+    }
+    b.cluster.run_for(0);
+    rt::post(b.cluster.instance(0), YieldChunks{});
+    b.cluster.run_for(kLong);
+    CHECK(b.dones().size() == 4);
+    for (const ChunkDone& done : b.dones()) CHECK(done.end == (keeps_kv ? ChunkEnd::kYielded : ChunkEnd::kPreempted));
+    CHECK(b.cluster.instance_state(0).current_report().chunks == 0);
   }
 }
