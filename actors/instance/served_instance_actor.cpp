@@ -8,6 +8,9 @@
 #include "protocols/hash.h"
 
 namespace seer {
+namespace {
+constexpr uint64_t kReportDue = 1;  // in a WorkReady
+}
 
 uint64_t weights_hash(const std::string& label) {
   if (label.empty()) return 0;
@@ -34,7 +37,7 @@ ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() 
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
       [this](const YieldChunks&) { yield_chunks(); },
       [this](const UpdateInstance& asked) { update_weights(asked); },
-      [this](const WorkReady&) { on_work_ready(); },
+      [this](const WorkReady& ready) { ready.what == kReportDue ? report_all() : on_work_ready(); },
       [](const KvReserved&) {},
       [](const KvOpened&) {},
       [](const DraftServers&) {},
@@ -62,6 +65,7 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
   Sequence& s = sequences.add(std::move(made));
   reply_to[id] = std::move(chunk.reply_to);
   blocks_used += blocks_of(s);
+  if (!std::exchange(report_due, true)) rt::tell_after(self, config.alive_us, handle{self}, WorkReady{kReportDue});
   s.stop.tokens_left() > 0 ? start(s) : end_without_room(s);
   after_work();
 }
@@ -313,12 +317,20 @@ void ServedInstanceActor::answer_update(std::string error) {
 
 // ---- reports -----------------------------------------------------------------------------------------------------------------------
 
-void ServedInstanceActor::report_tokens() {
+/// A rollout gives up an instance of which it hears nothing. The requests to the server have limits of their own.
+void ServedInstanceActor::report_all() {
+  report_tokens(true);
+  report_due = !sequences.empty();
+  if (report_due) rt::tell_after(self, config.alive_us, handle{self}, WorkReady{kReportDue});
+}
+
+/// Of the chunks with new tokens, or of all.
+void ServedInstanceActor::report_tokens(bool all) {
   auto next = sequences.begin();
   for (const auto& [rollout, sink] : sinks) {
     ChunkProgress progress{config.id, {}, blocks_used, config.version};
     for (; next != sequences.end() && next->first.rollout == rollout; ++next)
-      if (Sequence& s = *next->second; s.reported_tokens < s.log.size()) progress.chunks.push_back(s.take_unreported());
+      if (Sequence& s = *next->second; all || s.reported_tokens < s.log.size()) progress.chunks.push_back(s.take_unreported());
     if (!progress.chunks.empty()) rt::tell(self, sink, std::move(progress));
   }
 }

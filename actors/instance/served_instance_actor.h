@@ -49,6 +49,7 @@ struct ServedInstanceConfig {
   // A full chunk's stream waits this long for the next one. The rollout, in this process, places requests again at once, so what comes
   // later goes elsewhere first, and the server computes in vain.
   int64_t return_us = 100'000;
+  int64_t alive_us = 60'000'000;  // a report of all chunks is sent so often, also of those that wait for the server
 };
 
 struct ServedInstanceParts {
@@ -86,7 +87,8 @@ struct ServedInstanceActor {
   void on_failure(Sequence& s, const ServedPart& part);
   void answer(ChunkId id, ChunkEnd end);
   void after_work();
-  void report_tokens();
+  void report_tokens(bool all = false);
+  void report_all();
   void run_held();
   void switch_when_unused();
   void on_switched(const Status& status, const Result<ServerState>& now);
@@ -108,6 +110,7 @@ struct ServedInstanceActor {
   int32_t failures = 0;                   // since the last token
   std::string ends_why;                   // the actor ends after this handler; empty: it does not
   bool draining = false;
+  bool report_due = false;                // of all chunks, in a while
   std::optional<UpdateInstance> update;   // until it is answered
   bool switching = false;                 // the server changes its weights
   std::shared_ptr<const SamplingParams> last_sampling;

@@ -24,6 +24,7 @@ struct RolloutOptions {
   int32_t fruitless_max = 0;
   int64_t stream_tokens = 4096, turn_tokens = 48;
   bool learns_speeds = true;
+  int64_t chunk_silence_us = kLongUs;
 };
 
 struct ServedRollout {
@@ -39,6 +40,7 @@ struct ServedRollout {
     RolloutConfig config{.id = RolloutId{1},
                          .scheduler = {.policy = options.policy, .chunk_tokens = 16, .turn_tokens = options.turn_tokens, .learns_speeds = options.learns_speeds},
                          .instances_expected = configs.size(),
+                         .chunk_silence_us = options.chunk_silence_us,
                          .no_instance_us = kLongUs,
                          .fruitless_max = options.fruitless_max};
     rollout = world.spawn<RolloutActor>(config, RolloutParts{groups, world.spawn<ContextActor>(), {}, events});
@@ -48,7 +50,7 @@ struct ServedRollout {
   void add_server(const ByteServerConfig& config, size_t i) {
     servers.push_back(std::make_shared<ByteServer>(world, config));
     ServerNodeConfig node{.node = NodeId{static_cast<uint32_t>(i)},
-                          .instance = {.id = {}, .stop = {{ByteOracle::kEos}, 4096}, .rid_prefix = "seer.t.", .stream_tokens = stream_tokens},
+                          .instance = {.id = {}, .stop = {{ByteOracle::kEos}, 4096}, .rid_prefix = "seer.t.", .stream_tokens = stream_tokens, .alive_us = 50'000},
                           .model = "m",
                           .kv_node = NodeId{static_cast<uint32_t>(i)},
                           .look_us = 1'000,
@@ -217,6 +219,17 @@ TEST_CASE("served servers: a server that has no room gets a chunk when another o
   configs.resize(1);
   configs[0].rows_max = 2;  // it says 8
   ServedRollout rollout(6, configs);
+  rollout.run();
+  rollout.check_answered_once();
+  CHECK(rollout.seen.summaries[0].instances_lost == 0);
+}
+
+TEST_CASE("served servers: chunks that wait long for room at a server do not count as silent") {
+  auto configs = three(6, ServerKind::kSglang, false);
+  configs.resize(1);
+  configs[0].rows_max = 1;
+  configs[0].token_us = 10'000;
+  ServedRollout rollout(6, configs, {.turn_tokens = 0, .chunk_silence_us = 400'000});  // of 25 tokens: less than most responses have
   rollout.run();
   rollout.check_answered_once();
   CHECK(rollout.seen.summaries[0].instances_lost == 0);
