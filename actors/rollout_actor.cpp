@@ -15,6 +15,7 @@ constexpr size_t kRenewedGroups = 4096;   // whose drafts one message renews
 
 RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig config_in, RolloutParts parts_in)
     : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+  config.scheduler.is_open = config.open;
   auto made = make_chunk_scheduler(config.scheduler);
   SEER_CHECK(made.ok(), made.error());  // the command line has checked the policy's name
   scheduler = *std::move(made);

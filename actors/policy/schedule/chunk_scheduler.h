@@ -28,8 +28,9 @@ struct ChunkSchedulerConfig {
   double reserve_share = -1;    // share of the chunk's KV promised before it starts. With 1.0 (the paper) few requests run
                                 // at a time and none yields. Less fills the memory and relies on early yield, which
                                 // pays if large batches are cheap (GPUs). Negative: the policy's own (policies.h)
-  int64_t starve_us = 30'000'000;  // seer: a request that waited longer goes first now and then, whatever its estimate
-                                   // (safeguard of Algorithm 2; see kStarvedEvery)
+  bool is_open = false;            // new requests may come as long as it runs
+  int64_t starve_us = 30'000'000;  // seer, and an open seer+: a request that waited longer goes first now and then, whatever its
+                                   // estimate (safeguard of Algorithm 2; see kStarvedEvery)
   double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
                                    // explain; 1: not known, so the model is not used (see LengthOutlook)
   std::vector<std::string> without;  // seer+: its parts that are left out (kSeerPlusParts), to see what each is worth

@@ -5,7 +5,10 @@
 namespace seer {
 
 DividedScheduler::DividedScheduler(const ServeOrder& order, const ChunkSchedulerConfig& config)
-    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)), serve_order_(order), config_(config) {}
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)),
+      serve_order_(order),
+      config_(config),
+      starved_(order.guards_starving ? std::optional(config.starve_us) : std::nullopt) {}
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
@@ -21,13 +24,10 @@ std::optional<Placement> DividedScheduler::next(int64_t now_us) {
 }
 
 std::optional<Placement> DividedScheduler::place_starved(int64_t now_us) {
-  if (by_wait_.empty() || starts_since_starved_ < kStarvedEvery) return std::nullopt;
-  const RequestState& request = requests().at(by_wait_.begin()->request);
-  if (now_us - request.waiting_since_us <= config_.starve_us) return std::nullopt;
-  const auto instance = ledger_.pick(request);
+  const std::optional<RequestId> due = starved_.due(requests(), now_us);
+  const auto instance = due ? ledger_.pick(requests().at(*due)) : std::nullopt;
   if (!instance) return std::nullopt;
-  starts_since_starved_ = 0;
-  return place(request, *instance);
+  return place(requests().at(*due), *instance, true);
 }
 
 // Looks past up to misses_max requests that fit nowhere. None waits for ever, because an iteration has finitely many requests.
@@ -37,17 +37,17 @@ std::optional<Placement> DividedScheduler::place_in_order() {
   int64_t misses = 0;
   for (const WaitingRequest& next : order_) {
     const RequestState& request = requests().at(next.request);
-    if (const auto instance = ledger_.pick(request)) return place(request, *instance);
+    if (const auto instance = ledger_.pick(request)) return place(request, *instance, false);
     if (++misses >= config_.misses_max && !idle) break;
   }
   return std::nullopt;
 }
 
-Placement DividedScheduler::place(const RequestState& request, InstanceId instance) {
+Placement DividedScheduler::place(const RequestState& request, InstanceId instance, bool was_starved) {
   dequeue(request);
   Placement placement = ledger_.start(request, instance);
   ++starts_;
-  ++starts_since_starved_;
+  starved_.placed(was_starved);
   placement.yield_rank = yield_rank(serve_order_, request, requests().group(request.id.group).estimated_tokens, starts_);
   return placement;
 }
@@ -78,23 +78,17 @@ void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
 
 void DividedScheduler::enqueue(const RequestState& request) {
   order_.insert(by_rank(request));
-  if (serve_order_.guards_starving) by_wait_.insert(by_wait(request));
+  starved_.add(request, by_rank(request));
 }
 
 void DividedScheduler::dequeue(const RequestState& request) {
   const size_t erased = order_.erase(by_rank(request));
   SEER_CHECK(erased == 1, request.id);
-  if (serve_order_.guards_starving) by_wait_.erase(by_wait(request));
+  starved_.remove(request, by_rank(request));
 }
 
 WaitingRequest DividedScheduler::by_rank(const RequestState& request) const {
   return queued(request, serve_order_.rank(request, requests().group(request.id.group).estimated_tokens));
-}
-
-WaitingRequest DividedScheduler::by_wait(const RequestState& request) const {
-  WaitingRequest waiting = queued(request, static_cast<uint64_t>(request.waiting_since_us));
-  waiting.begins_turn = true;
-  return waiting;
 }
 
 }  // namespace seer

@@ -4,7 +4,7 @@
 //
 // Invariants:
 //  (1) order_ holds exactly the waiting requests, each under its current rank;
-//  (2) by_wait_ holds the same requests by waiting time, or none if the order does not guard against starving.
+//  (2) so does starved_.
 #pragma once
 #include <compare>
 #include <optional>
@@ -12,12 +12,9 @@
 
 #include "actors/policy/schedule/ledger_scheduler.h"
 #include "actors/policy/schedule/serve_order.h"
+#include "actors/policy/schedule/starved_queue.h"
 
 namespace seer {
-
-/// At most one placement in this many goes to a starved request. When waiting takes far longer than starve_us, every
-/// request is starved; without this bound Algorithm 2 would become first come, first served.
-inline constexpr int64_t kStarvedEvery = 16;
 
 class DividedScheduler final : public LedgerScheduler {
  public:
@@ -33,18 +30,16 @@ class DividedScheduler final : public LedgerScheduler {
  private:
   std::optional<Placement> place_starved(int64_t now_us);
   std::optional<Placement> place_in_order();
-  Placement place(const RequestState& request, InstanceId instance);
+  Placement place(const RequestState& request, InstanceId instance, bool was_starved);
   void enqueue(const RequestState& request);
   void dequeue(const RequestState& request);
   WaitingRequest by_rank(const RequestState& request) const;
-  WaitingRequest by_wait(const RequestState& request) const;
 
   const ServeOrder serve_order_;
   const ChunkSchedulerConfig config_;
   std::set<WaitingRequest> order_;
-  std::set<WaitingRequest> by_wait_;  // rank: waiting since
+  StarvedQueue starved_;
   uint64_t starts_ = 0;
-  int64_t starts_since_starved_ = kStarvedEvery;  // so that the first starved request is placed at once
 };
 
 }  // namespace seer

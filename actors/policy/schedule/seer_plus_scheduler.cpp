@@ -10,7 +10,8 @@ namespace seer {
 SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
     : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)),
       config_(config),
-      outlook_(config.unexplained_before) {
+      outlook_(config.unexplained_before),
+      starved_(config.is_open ? std::optional(config.starve_us) : std::nullopt) {
   for (const SeerPlusPart& part : kSeerPlusParts)
     if (std::ranges::find(config.without, part.name) != config.without.end()) parts_.*part.part = false;
   parts_.probes &= outlook_.predicts();
@@ -27,17 +28,25 @@ Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
 
 // Like DividedScheduler, it looks past up to misses_max requests that fit nowhere, and tries the whole queue while nothing
 // runs, because no event would cause another try.
-std::optional<Placement> SeerPlusScheduler::next(int64_t) {
+std::optional<Placement> SeerPlusScheduler::next(int64_t now_us) {
+  if (auto starved = place_starved(now_us)) return starved;
   const bool idle = running_count() == 0;
   const bool few = parts_.spread && waiting_count() < ledger_.picker().open_count();
   int64_t misses = 0;
   for (auto next = order_.begin(); next != order_.end(); ++next) {
     const RequestState& request = requests().at(next->request);
     if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
-      return place(few || !parts_.nearby ? next : nearby(next, *instance), *instance);
+      return place(few || !parts_.nearby ? next : nearby(next, *instance), *instance, false);
     if (++misses >= config_.misses_max && !idle) break;
   }
   return std::nullopt;
+}
+
+std::optional<Placement> SeerPlusScheduler::place_starved(int64_t now_us) {
+  const std::optional<RequestId> due = starved_.due(requests(), now_us);
+  const auto instance = due ? ledger_.pick(requests().at(*due), PlaceBy::kMostRoom) : std::nullopt;
+  if (!instance) return std::nullopt;
+  return place(order_.find(queued(requests().at(*due), ranks_.at(*due))), *instance, true);
 }
 
 /// The request to place on an instance that has room for `first`: `first` itself or, if its KV is elsewhere, one of the next few
@@ -60,7 +69,9 @@ SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator fir
   return first;
 }
 
-Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance) {
+Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance, bool was_starved) {
+  starved_.remove(requests().at(next->request), *next);
+  starved_.placed(was_starved);
   Placement placement = ledger_.start(requests().at(next->request), instance);
   placement.yield_rank = parts_.yield ? next->rank : ++starts_;
   ranks_.erase(next->request);
@@ -71,7 +82,9 @@ Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance) {
 void SeerPlusScheduler::cancel(RequestId id, int64_t now_us) {
   const auto rank = ranks_.find(id);
   SEER_CHECK(rank != ranks_.end(), id);
-  order_.erase(queued(requests().at(id), rank->second));
+  const RequestState& request = requests().at(id);
+  order_.erase(queued(request, rank->second));
+  starved_.remove(request, queued(request, rank->second));
   ranks_.erase(rank);
   ledger_.cancel(id, now_us);
 }
@@ -108,6 +121,7 @@ void SeerPlusScheduler::judge(const GroupState& group) {
 void SeerPlusScheduler::enqueue(const GroupState& group, const RequestState& request) {
   const uint64_t rank = rank_of(group, request);
   order_.insert(queued(request, rank));
+  starved_.add(request, queued(request, rank));
   ranks_[request.id] = rank;
 }
 

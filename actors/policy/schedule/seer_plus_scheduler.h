@@ -7,6 +7,7 @@
 // is full; then the one that could need the fewest tokens yields, and its KV goes to the pool. A request goes to the instance
 // with the most room, or stays where its KV is if that is about as good. Of the next few waiting requests, one whose KV is
 // already there goes first. Once fewer requests wait than there are instances, each goes to the instance where the fewest run.
+// In an open rollout new requests could go before some old one for ever, so now and then one that has waited long goes first.
 // Single owner, not thread-safe.
 //
 // Lengths come with chunk_ended(); the estimate of Algorithm 2 is kept for reports only.
@@ -21,6 +22,7 @@
 
 #include "actors/policy/schedule/ledger_scheduler.h"
 #include "actors/policy/schedule/length_outlook.h"
+#include "actors/policy/schedule/starved_queue.h"
 
 namespace seer {
 
@@ -59,7 +61,8 @@ class SeerPlusScheduler final : public LedgerScheduler {
   using Order = std::set<WaitingRequest>;
 
   Order::iterator nearby(Order::iterator first, InstanceId instance);
-  Placement place(Order::iterator next, InstanceId instance);
+  std::optional<Placement> place_starved(int64_t now_us);
+  Placement place(Order::iterator next, InstanceId instance, bool was_starved);
   uint64_t rank_of(const GroupState& group, const RequestState& request);
   /// Ranks the group's waiting members again.
   void judge(const GroupState& group);
@@ -69,6 +72,7 @@ class SeerPlusScheduler final : public LedgerScheduler {
   SeerPlusParts parts_;
   LengthOutlook outlook_;
   Order order_;
+  StarvedQueue starved_;  // of `order_`
   uint64_t starts_ = 0;
   int passed_by_ = 0;  // times in a row that the first one let another go before it
   std::unordered_map<RequestId, uint64_t> ranks_;  // of the waiting; only looked up

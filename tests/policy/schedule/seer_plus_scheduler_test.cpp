@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "actors/policy/schedule/policies.h"
@@ -19,10 +20,12 @@ struct Desk {
   SeerPlusScheduler scheduler;
   int64_t now_us = 0;
 
-  explicit Desk(double unexplained_before = 1, std::vector<std::string> without = {})
+  explicit Desk(double unexplained_before = 1, std::vector<std::string> without = {}, bool is_open = false)
       : scheduler({.policy = "seer+",
                    .chunk_tokens = 32,
                    .reserve_share = find_policy(kSeerPlusPolicy)->reserve_share,
+                   .is_open = is_open,
+                   .starve_us = 1'000'000,
                    .unexplained_before = unexplained_before,
                    .without = std::move(without)}) {}
   Desk& instance(uint32_t id, int64_t kv_blocks, int32_t rows_max = 256) {
@@ -202,4 +205,23 @@ TEST_CASE("seer+: without the spread, room decides to the end") {
   REQUIRE(placements.size() == 3);
   desk.scheduler.progressed(placements[1].request, 500);
   CHECK(desk.group(1, 1).place_one().instance == InstanceId{0});
+}
+
+TEST_CASE("seer+: in an open rollout a request that has waited too long goes first, but only now and then") {
+  for (const bool is_open : {false, true}) {
+    CAPTURE(is_open);
+    Desk desk(1, {}, is_open);
+    desk.instance(0, 100, 1).group(0, 2, 64).group(1, 3, 1000);
+    const Order longest = desk.serve(6, 1);
+    CHECK(std::ranges::all_of(longest, [](RequestId id) { return id.group == GroupId{1}; }));
+    desk.now_us = 2'000'000;
+    const Order after = desk.serve(kStarvedEvery + 1, 1);
+    for (size_t i = 0; i < after.size(); ++i) CHECK((after[i].group == GroupId{0}) == (is_open && i % kStarvedEvery == 0));
+    if (is_open) CHECK(after.front() != after.back());
+    desk.scheduler.cancel(request(0, 0), desk.now_us);
+    desk.scheduler.cancel(request(0, 1), desk.now_us);
+    desk.now_us += 2'000'000;
+    const Order rest = desk.serve(2 * kStarvedEvery, 1);
+    CHECK(std::ranges::all_of(rest, [](RequestId id) { return id.group == GroupId{1}; }));
+  }
 }
