@@ -222,8 +222,8 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
 /// written them (responses that begin alike have equal blocks), and its release would free them.
 void KvNodeActor::own_blocks(const KvOpening& what, size_t here) {
   const size_t prompt_end = std::min(here, prompt_blocks_of(what));
-  if (prompt_end > 0) reserve_part(what, 0, prompt_end);
-  if (prompt_end < here) reserve_part(what, prompt_end, here);
+  if (prompt_end > 0) reserve_part(what, 0, prompt_end, true);
+  if (prompt_end < here) reserve_part(what, prompt_end, here, true);
 }
 
 /// How many of the blocks belong to the group's prompt; those come first.
@@ -231,11 +231,12 @@ size_t KvNodeActor::prompt_blocks_of(const KvOpening& what) {
   return std::clamp<size_t>(what.prompt_blocks, what.first_index, what.first_index + what.blocks.size()) - what.first_index;
 }
 
-/// Reserves room for blocks [first, end). REQUIRES: all are the group's prompt, or none is.
-std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t first, size_t end) {
+/// Reserves room for blocks [first, end). Without `keeps` nobody hears that this node has blocks of the request: others may drop
+/// theirs then. REQUIRES: all are the group's prompt, or none is.
+std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps) {
   const bool prompt = first < prompt_blocks_of(what);
   const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
-  keep(owner);
+  if (prompt || keeps) keep(owner);
   if (!prompt) tiers->pin(owner);
   const size_t place = what.first_index + first - (prompt ? 0 : what.prompt_blocks);
   return tiers->reserve(owner, std::span(what.blocks).subspan(first, end - first),
@@ -309,7 +310,7 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
   // The transport ends running fetches from it. Others go to the next source.
   std::vector<uint64_t> unfetched;
   for (auto& [op, pull] : pulls) {
-    if ((pull.lent.lease != 0 && !pull.waits_for_room) || !rt::is_source(message, pull.lender.handle)) continue;
+    if ((pull.lent.lease != 0 && !pull.waits_for_room) || pull.waits_for != 0 || !rt::is_source(message, pull.lender.handle)) continue;
     pull.lent = {};
     pull.waits_for_room = false;
     unfetched.push_back(op);
@@ -318,12 +319,12 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
 }
 
 void KvNodeActor::on_lent(const KvOpened& lent) {
-  auto it = pulls.find(lent.op);
-  if (it == pulls.end()) {
-    if (auto late = abandoned.extract(lent.op); !late.empty() && lent.lease != 0)
-      rt::tell(self, late.mapped(), KvClose{lent.lease, {}});
+  if (auto late = abandoned.extract({lent.op, lent.node}); !late.empty()) {
+    if (lent.lease != 0) rt::tell(self, late.mapped(), KvClose{lent.lease, {}});
     return;
   }
+  auto it = pulls.find(lent.op);
+  if (it == pulls.end()) return;
   Pull& pull = it->second;
   if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // from a lender that was given up
   if (lent.blocks.empty()) {
@@ -344,7 +345,7 @@ void KvNodeActor::fetch_lent(uint64_t op, bool may_wait) {
   // Reserves room here for the lent blocks [first, end) of the opening. False: no room is left.
   const auto take = [&](size_t first, size_t end) {
     if (first >= end) return true;
-    const std::vector<Reservation> rooms = reserve_part(what, first, end);
+    const std::vector<Reservation> rooms = reserve_part(what, first, end, false);
     for (size_t i = first; i < end; ++i) {
       const Reservation& room = rooms[i - first];
       if (room.kind == Reservation::Kind::kHere) continue;
@@ -407,21 +408,40 @@ std::vector<BlockKey> KvNodeActor::end_writes(const std::vector<KvWritten>& writ
   return here;
 }
 
-/// A fetch has ended. If all lent blocks are here, the lender may drop its copy of the request's own blocks. Another node may
-/// have blocks that are still missing.
 void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result) {
   Pull& pull = pulls.at(op);
-  const size_t lent_end = pull.here + pull.lent.blocks.size();
+  pull.lent_end = pull.here + pull.lent.blocks.size();
   LateFetch end{{}, pull.lender.handle, {std::exchange(pull.lent, {}).lease, {}}};
   fetched_blocks += std::ranges::count_if(result.statuses, &Status::ok);
   end_writes(std::exchange(pull.written, {}), std::exchange(pull.keys, {}), result, end);
   end_fetch(fetch, std::move(end), result.still_writing);
+  std::vector<uint64_t> waiting;
+  for (auto& [other, waits] : pulls)
+    if (waits.waits_for == op) waiting.push_back(other);
+  go_on(op);
+  for (const uint64_t other : waiting) go_on(other);
+}
+
+/// 0: none does. One that waits for another has no blocks under way, so none waits for itself.
+uint64_t KvNodeActor::pull_that_fetches(const BlockKey& key) const {
+  for (const auto& [op, pull] : pulls)
+    if (std::ranges::find(pull.keys, key) != pull.keys.end()) return op;
+  return 0;
+}
+
+/// What was lent has come, or failed. If all of it is here, the lender may drop its copy of the request's own blocks. It, or another
+/// node, may have blocks that are still missing.
+void KvNodeActor::go_on(uint64_t op) {
+  Pull& pull = pulls.at(op);
   const size_t here = blocks_here(pull.ask.what);
-  if (here >= lent_end) pull.emptied.push_back(pull.lender);
+  pull.waits_for = here < pull.lent_end ? pull_that_fetches(pull.ask.what.blocks[here].key) : 0;
+  if (pull.waits_for != 0) return;
+  std::erase_if(pull.emptied, [&](const KvLender& lender) { return lender.handle == pull.lender.handle; });
+  if (here >= pull.lent_end) pull.emptied.push_back(pull.lender);
   if (here > pull.here) {
     pull.sources.insert(pull.sources.begin(), pull.passed.begin(), pull.passed.end());
     pull.passed.clear();
-    (here < lent_end ? pull.sources : pull.passed).push_back(pull.lender);  // there was no room for the rest of it
+    pull.sources.push_back(pull.lender);  // there was no room for the rest here, or for more there
   }
   pull.here = here;
   if (pull.here < pull.ask.what.blocks.size()) return ask_next_source(op);
@@ -450,17 +470,21 @@ void KvNodeActor::on_silence(uint64_t op) {
   auto it = pulls.find(op);
   if (it == pulls.end() || rt::now_us(self) < it->second.until_us) return;  // it has another question now
   if (it->second.waits_for_room) return fetch_lent(op, false);
-  if (it->second.lent.lease != 0) return;  // a fetch has a limit of its own
-  if (it->second.lender.handle) abandoned.emplace(op, it->second.lender.handle);
+  const Pull& pull = it->second;
+  if (pull.lent.lease != 0 || pull.waits_for != 0) return;  // a fetch has a limit of its own
+  if (!pull.lender.handle) return end_pull(op);
+  abandoned.emplace(std::pair(op, pull.lender.node), pull.lender.handle);
   if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
-  end_pull(op);
+  ask_next_source(op);
 }
 
 /// Answers the opening with the blocks that are here now.
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
-  for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{.owner = pull.ask.what.owner, .copied = true});
+  const KvOwner owner = pull.ask.what.owner;
   own_blocks(pull.ask.what, blocks_here(pull.ask.what));
+  if (!kept.contains(owner)) tiers->release(owner);  // of room for what did not come
+  for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{.owner = owner, .copied = true});
   open_here(pull.ask);
 }
 

@@ -4,9 +4,10 @@
 // Blocks of an opening that are missing here are *pulled* from another node. The directory names the nodes that keep blocks of
 // the owner; one of them lends its blocks (a lease there); the transport copies them into granted slots here; they are sealed
 // and the opening is answered. If anything fails on the way, the opening is answered with the blocks that are here, and the
-// instance prefills the rest. If DRAM is full here, a pull waits while room is being made. A lender that dies is given up at once,
-// a silent one after 10 s, a silent directory, or room that does not come, after 2 s. A late fetch counts as failed: its slots stay
-// in quarantine, and the lender's lease stays open, until the transport no longer touches them.
+// instance prefills the rest. If DRAM is full here, a pull waits while room is being made; if another pull fetches the block that it
+// needs next, it waits for that. A lender that dies is given up at once, a silent one after 10 s, a silent directory, or room that
+// does not come, after 2 s. A late fetch counts as failed: its slots stay in quarantine, and the lender's lease stays open, until the
+// transport no longer touches them.
 //
 // If DRAM is full, blocks *move* to another node that has room, before they go to disk. The directory names a taker; it fetches them
 // under a lease here, keeps them as a guest and says in KvClose which ones. It takes only what fits into its free slots, so no
@@ -87,10 +88,12 @@ struct KvNodeActor {
     KvLender lender;
     KvOpened lent;                   // by the lender; without a lease: nothing yet
     bool waits_for_room = false;     // nothing of it is being fetched yet
+    uint64_t waits_for = 0;          // a pull that fetches the first missing block of what was lent; 0: none
+    size_t lent_end = 0;             // leading blocks that would be here with all that the lender lent
     std::vector<KvWritten> written;  // slots granted here for the copies
     std::vector<BlockKey> keys;      // of `written`
     int64_t until_us = 0;            // when the directory, the lender or room that it waits for is given up
-    std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends
+    std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends; each once
   };
   /// A fetch that timed out while the transport may still write to its slots.
   struct LateFetch {
@@ -110,7 +113,7 @@ struct KvNodeActor {
   void open_here(const OpenBlocks& ask);
   void own_blocks(const KvOpening& what, size_t here);
   static size_t prompt_blocks_of(const KvOpening& what);
-  std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end);
+  std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps);
   void find_holders(uint64_t op);
   void wait_for_answer(uint64_t op, int64_t timeout_us);
   void on_holders(const KvHolders& holders);
@@ -119,6 +122,8 @@ struct KvNodeActor {
   void fetch_lent(uint64_t op, bool may_wait);
   void on_silence(uint64_t op);
   void on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result);
+  uint64_t pull_that_fetches(const BlockKey& key) const;
+  void go_on(uint64_t op);
   void on_quiet(uint64_t fetch);
   void on_peer_down(const rt::down& message);
   void end_pull(uint64_t op);
@@ -175,7 +180,8 @@ struct KvNodeActor {
   std::map<uint64_t, LateFetch> late_fetches;  // by the number of the fetch
   std::map<NodeId, KvLender> peers;        // that the transport has open, as last opened
   std::vector<KvSource> lenders;           // that were asked for blocks and are alive; monitored. Few
-  std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent; a late lease is closed at once. At most kAbandonedMax
+  /// Lenders that were silent, by the pull; a late lease is closed at once. At most kAbandonedMax.
+  std::map<std::pair<uint64_t, NodeId>, KvSource> abandoned;
   bool directory_gone = false;             // and no other is up yet
   uint64_t next_op = 1, next_fetch = 1;
   struct Taker {

@@ -597,6 +597,9 @@ void KvTiers::on_spilled(const std::vector<uint32_t>& slots, const std::vector<S
 }
 
 void KvTiers::drop_cold_duplicates() {
+  const auto& by_state = index_.counts().by_state;
+  const int64_t only_there = by_state[static_cast<int>(BlockState::kSpilled)] + by_state[static_cast<int>(BlockState::kPromoting)];
+  if (index_.counts().cold == only_there) return;  // a full cold tier comes here again and again
   index_.for_each_owned([&](OwnerId, Block& block) {
     if (readable_in_dram(block.state)) forget_cold_copy(block);
   });

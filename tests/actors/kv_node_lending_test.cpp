@@ -262,3 +262,85 @@ TEST_CASE("kv node: when a lender dies before it has answered, the next one is a
     CHECK(l.state(1).pulls.empty());
   }
 }
+
+TEST_CASE("kv node: an opening waits for blocks that another one fetches") {
+  Lending l(5'000);
+  l.open(Lending::kBlocks);  // a prompt, of which two requests of a group need the same blocks
+  l.run_for(2'000);
+  l.open(Lending::kBlocks);
+  l.run_for(20'000);
+  REQUIRE(l.client.all<KvOpened>().size() == 2);
+  for (const KvOpened& opened : l.client.all<KvOpened>()) CHECK(opened.blocks.size() == Lending::kBlocks);
+  CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
+  CHECK(l.state(1).pulls.empty());
+}
+
+TEST_CASE("kv node: an opening that waits for another one's blocks goes on when these do not come") {
+  Lending l(5'000);
+  l.fault = [](const RemoteSlot&) { return std::optional(Code::kUnavailable); };
+  l.open(Lending::kBlocks);
+  l.run_for(2'000);
+  l.open(Lending::kBlocks);
+  l.run_for(20'000);
+  REQUIRE(l.client.all<KvOpened>().size() == 2);
+  for (const KvOpened& opened : l.client.all<KvOpened>()) CHECK(opened.blocks.empty());
+  CHECK(l.state(1).pulls.empty());
+}
+
+TEST_CASE("kv node: a request's blocks that do not come are none that this node keeps") {
+  Lending l(100);
+  l.fault = [](const RemoteSlot&) { return std::optional(Code::kUnavailable); };
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == 0);
+  CHECK(l.arenas[1]->taken_count() == 0);
+  CHECK(l.state(1).tiers->is_drained());
+  CHECK(rt::look<KvDirectoryActor>(l.directory).holders.at(kOwner) == KvDirectoryActor::Holders{{NodeId{0}, false}});
+  CHECK(l.arenas[0]->taken_count() == Lending::kBlocks);
+}
+
+TEST_CASE("kv node: a lender that lends a part is asked for the rest, and drops its copy once all of it has come") {
+  Lending l(100);
+  rt::post(l.nodes[0], OpenBlocks{{.op = 5, .owner = kOwner, .blocks = l.blocks()}, l.client.handle()});
+  l.run_for(1000);
+  const KvOpened whole = l.client.all<KvOpened>().back();
+  REQUIRE(whole.blocks.size() == Lending::kBlocks);
+  Recorder<KvSource, OpenBlocks, KvClose, KvRelease> lender(l.world);
+  l.change_directory(l.world.spawn<SilentDirectory>());
+  l.open();
+  l.run_for(10);
+  const uint64_t op = l.state(1).pulls.begin()->first;
+  rt::post(l.nodes[1], KvHolders{op, {{lender.handle(), NodeId{0}, l.state(0).parts.epoch, l.state(0).address}}});
+  for (size_t first = 0; first < Lending::kBlocks; ++first) {
+    CAPTURE(first);
+    l.run_for(1000);
+    REQUIRE(lender.all<OpenBlocks>().size() == first + 1);
+    CHECK(lender.all<OpenBlocks>().back().what.blocks.size() == Lending::kBlocks - first);
+    CHECK(lender.all<KvRelease>().empty());
+    rt::post(l.nodes[1], KvOpened{.op = op, .lease = 20 + first, .blocks = {whole.blocks[first]}, .node = NodeId{0}, .epoch = whole.epoch});
+  }
+  l.run_for(1000);
+  CHECK(l.opened_blocks() == Lending::kBlocks);
+  CHECK(lender.all<KvClose>().size() == Lending::kBlocks);
+  REQUIRE(lender.all<KvRelease>().size() == 1);
+  CHECK(lender.all<KvRelease>()[0].copied);
+}
+
+TEST_CASE("kv node: when a lender is silent the next one is asked, and a late lease is given back") {
+  Lending l(100);
+  Recorder<KvSource, OpenBlocks, KvClose, KvRelease> silent(l.world);
+  l.change_directory(l.world.spawn<SilentDirectory>());
+  l.open();
+  l.run_for(10);
+  const uint64_t op = l.state(1).pulls.begin()->first;
+  rt::post(l.nodes[1], KvHolders{op, {{silent.handle(), NodeId{2}, 1, ""}, {l.nodes[0], NodeId{0}, l.state(0).parts.epoch, l.state(0).address}}});
+  l.run_for(9'900'000);
+  CHECK(l.opened_blocks() == 99);
+  l.run_for(200'000);
+  CHECK(l.opened_blocks() == Lending::kBlocks);
+  rt::post(l.nodes[1], KvOpened{.op = op, .lease = 9, .blocks = {{}}, .node = NodeId{2}, .epoch = 1});
+  l.run_for(1000);
+  REQUIRE(silent.all<KvClose>().size() == 1);
+  CHECK(silent.all<KvClose>()[0].lease == 9);
+  CHECK(l.state(1).abandoned.empty());
+}
