@@ -33,6 +33,13 @@ std::string served_state_line(const char* type, const ServedState& s) {
              ",\"failed\":", s.failed, ",\"output_tokens\":", s.output_tokens, ",\"acknowledged\":", s.acknowledged, "}\n");
 }
 
+/// After a write that failed there are no more, so that the journal has all that came before, and nothing else.
+template <class Write>
+Status ServedRollouts::write(Write write) {
+  if (journal_ == nullptr || !journal_failed_.ok()) return {};
+  return journal_failed_ = write(*journal_);
+}
+
 ServedRollouts::ServedRollouts(ServedLimits limits, std::unique_ptr<ServedJournal> journal)
     : limits_(limits), journal_(std::move(journal)) {}
 
@@ -119,7 +126,7 @@ Result<std::vector<ServedWork>> ServedRollouts::create(ServedHead head, std::vec
   SEER_RETURN_IF_ERROR(make_room(bytes, 1));
   head.number = last_number_ + 1;
   SEER_RETURN_IF_ERROR(journal_failed_);
-  if (journal_ != nullptr) SEER_RETURN_IF_ERROR(kept(journal_->add(head, 0, groups)));
+  SEER_RETURN_IF_ERROR(write([&](ServedJournal& journal) { return journal.add(head, 0, groups); }));
   number_of_[head.id] = last_number_ = head.number;
   Rollout& rollout = rollouts_[head.number];
   rollout.head = std::move(head);
@@ -141,8 +148,7 @@ Result<std::vector<ServedWork>> ServedRollouts::add(const std::string& id, std::
   for (const ServedGroup& group : groups) bytes += bytes_of(group);
   SEER_RETURN_IF_ERROR(make_room(bytes, 0));  // this one is not over, so it stays
   SEER_RETURN_IF_ERROR(journal_failed_);
-  if (journal_ != nullptr)
-    SEER_RETURN_IF_ERROR(kept(journal_->add(rollout->head, static_cast<uint32_t>(rollout->groups.size()), groups)));
+  SEER_RETURN_IF_ERROR(write([&](ServedJournal& journal) { return journal.add(rollout->head, static_cast<uint32_t>(rollout->groups.size()), groups); }));
   return take_in(*rollout, std::move(groups));
 }
 
@@ -168,7 +174,7 @@ Status ServedRollouts::close(const std::string& id) {
   Rollout* const rollout = rollout_of(id);
   if (rollout == nullptr) return no_rollout(id);
   if (!std::exchange(rollout->head.is_open, false)) return {};
-  if (journal_ != nullptr) (void)kept(journal_->put(rollout->head));
+  (void)write([&](ServedJournal& journal) { return journal.put(rollout->head); });
   pump_all(rollout->head.number);
   return {};
 }
@@ -187,7 +193,7 @@ Status ServedRollouts::acknowledge(const std::string& id, uint64_t seq) {
     bytes_ -= (*line)->size();
   }
   rollout->lines.erase(rollout->lines.begin(), rollout->lines.begin() + count);
-  if (journal_ != nullptr) (void)kept(journal_->acknowledge(rollout->head, {first, first + count}));
+  (void)write([&](ServedJournal& journal) { return journal.acknowledge(rollout->head, {first, first + count}); });
   return {};
 }
 
@@ -209,7 +215,7 @@ void ServedRollouts::erase(uint64_t number) {
   open_responses_ -= rollouts_.at(number).left();
   rollouts_.erase(number);
   number_of_.erase(id);
-  if (journal_ != nullptr) (void)kept(journal_->forget(number));
+  (void)write([&](ServedJournal& journal) { return journal.forget(number); });
 }
 
 Result<uint32_t> ServedRollouts::find_group(const std::string& id, const std::string& name) const {
@@ -250,8 +256,8 @@ const ServedGroup* ServedRollouts::group(uint64_t number, uint32_t group) const 
 
 void ServedRollouts::commit(uint64_t number, const CommittedTokens& part, WeightVersion version) {
   const auto at = rollouts_.find(number);
-  if (journal_ == nullptr || at == rollouts_.end() || at->second.groups[part.request.group.index].is_given[part.request.sample]) return;
-  (void)kept(journal_->commit(number, part, version));
+  if (at == rollouts_.end() || at->second.groups[part.request.group.index].is_given[part.request.sample]) return;
+  (void)write([&](ServedJournal& journal) { return journal.commit(number, part, version); });
 }
 
 void ServedRollouts::finish(uint64_t number, ServedResponse response, std::string_view line) {
@@ -291,7 +297,7 @@ void ServedRollouts::hold(Rollout& rollout, ServedResponse response) {
 
 void ServedRollouts::give(Rollout& rollout, std::vector<ServedResponse> responses) {
   const uint64_t number = rollout.head.number;
-  if (journal_ != nullptr) (void)kept(journal_->finish(number, responses));
+  (void)write([&](ServedJournal& journal) { return journal.finish(number, responses); });
   for (ServedResponse& response : responses) take_in_response(rollout, std::move(response));
   pump_all(number);
 }
@@ -316,7 +322,7 @@ std::vector<uint64_t> ServedRollouts::take_stopped(int64_t now_us) {
 }
 
 void ServedRollouts::set_mark(const ServedModelMark& mark) {
-  if (journal_ != nullptr) (void)kept(journal_->set_mark(mark));
+  (void)write([&](ServedJournal& journal) { return journal.set_mark(mark); });
 }
 
 void ServedRollouts::take_in_response(Rollout& rollout, ServedResponse response) {
@@ -422,11 +428,6 @@ void ServedRollouts::tick(int64_t now_us) {
 }
 
 // ---- the journal ---------------------------------------------------------------------------------------------------------------
-
-Status ServedRollouts::kept(Status written) {
-  if (!written.ok() && journal_failed_.ok()) journal_failed_ = written;
-  return written;
-}
 
 Status ServedRollouts::sync() { return journal_ == nullptr ? Status{} : journal_->sync(); }
 

@@ -157,7 +157,8 @@ class ServedRollouts {
   void erase(uint64_t number);
   void pump_all(uint64_t rollout);
   void end_stream(uint64_t stream, const std::string& line);
-  Status kept(Status written);
+  template <class Write>
+  Status write(Write write);
 
   const ServedLimits limits_;
   const std::unique_ptr<ServedJournal> journal_;
