@@ -351,7 +351,10 @@ void NodeActor::update_outdated() {
 /// Once some instance has the new weights, all must get them. Answers the update when all instances have answered.
 void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update || update->waiting.erase(id) == 0) return;
-  if (error.empty()) weights = update->asked.what;
+  if (error.empty()) {
+    weights = update->asked.what;
+    if (makers->loader) makers->loader->settle(weights.version);
+  }
   if (update->error.empty()) update->error = error;
   if (!update->waiting.empty()) return;
   log.info(rt::now_us(self), "weights_updated",

@@ -76,6 +76,15 @@ Result<int64_t> free_device_bytes(const MachineOptions& options) {
   return least;
 }
 
+/// What an engine starts with: the loader's weights, which it frees when it has others, or this model for ever.
+std::function<ModelLoader::Weights()> weights_from(const MachineOptions& options, std::shared_ptr<const Model> model,
+                                                   const std::shared_ptr<ModelLoader>& loader) {
+  if (loader != nullptr && loader->current().model != nullptr) return [loader] { return loader->current(); };
+  return [model = std::move(model), version = WeightVersion{static_cast<uint64_t>(options.weight_version)}] {
+    return ModelLoader::Weights{model, version};
+  };
+}
+
 constexpr int64_t kInstances = 2;                 // on a CPU
 constexpr int64_t kKvBytes = int64_t{256} << 20;  // likewise
 constexpr double kDeviceShare = 0.9;              // of what a GPU has free; the rest is for CUDA, its graphs and NCCL
@@ -128,11 +137,13 @@ EngineSource cpu_engine_source(std::shared_ptr<const Model> model, const CpuEngi
 EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const Model> model, std::shared_ptr<ModelLoader> loader) {
   if (options.device == DeviceKind::kCpu) {
     EngineSource source = cpu_engine_source(model, engine_config(options, InstanceId{0}));
-    source.make = [&options, model, loader](InstanceId id, int32_t device_blocks) {
+    source.make = [&options, weights = weights_from(options, std::move(model), loader), loader](InstanceId id, int32_t device_blocks) {
+      const ModelLoader::Weights now = weights();
       CpuEngineConfig config = engine_config(options, id);
       config.device_blocks = device_blocks;
       config.loader = loader;
-      return make_cpu_engine(model, config);
+      config.version = now.version;
+      return make_cpu_engine(now.model, config);
     };
     return source;
   }
@@ -142,13 +153,16 @@ EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const 
                       .block_bytes = cuda_kv_block_bytes(model->config, config),
                       .kv_bytes = config.kv_bytes,
                       .threads = 0};
-  source.make = [&options, model, loader, config](InstanceId id, int32_t device_blocks) -> Result<std::unique_ptr<Engine>> {
+  source.make = [&options, weights = weights_from(options, std::move(model), loader), loader, config](
+                    InstanceId id, int32_t device_blocks) -> Result<std::unique_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(auto devices, open_devices(options, id));
+    const ModelLoader::Weights now = weights();
     CudaEngineConfig own = config;
+    own.version = now.version;
     own.device_blocks = device_blocks;
     own.weights_beside = has_own_devices(options);
     own.loader = loader;
-    return make_cuda_engine(model, std::move(devices), own);
+    return make_cuda_engine(now.model, std::move(devices), own);
   };
   return source;
 }

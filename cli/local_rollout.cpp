@@ -164,7 +164,7 @@ LoadHistories make_histories(const RolloutOptions& options) {
 /// REQUIRES: options, work and aside outlive the makers.
 Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
                                SlowWork& aside) {
-  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, {work.model, work.tokenizer}, aside));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, work.loaded, aside));
   makers.make_engine = [make = makers.make_engine, &options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make(id));
     SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
@@ -206,10 +206,9 @@ Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptL
   work.lines = std::move(prompts);
   if (options.runs_here()) {
     SEER_RETURN_IF_ERROR(check_memory_to_load(options, work.lines));
-    SEER_ASSIGN_OR_RETURN(LoadedModel loaded, load_model_of(options));
-    work.model = std::move(loaded.model);
-    work.tokenizer = std::move(loaded.tokenizer);
-    work.config = work.model->config;
+    SEER_ASSIGN_OR_RETURN(work.loaded, load_model_of(options));
+    work.tokenizer = work.loaded.tokenizer;
+    work.config = work.loaded.model()->config;
   } else {
     SEER_RETURN_IF_ERROR(check_model_folder(options.model, ModelFiles::kWithoutWeights));
     SEER_ASSIGN_OR_RETURN(work.config, read_model_config(options.model));
@@ -266,7 +265,7 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
     result.why = has_servers ? "seer+: the servers are not measured" : "seer: the machines of a cluster are not measured";
     return result;
   }
-  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.model), instance_work(work.groups, options),
+  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.loaded.model()), instance_work(work.groups, options),
                                                                  options, options.scheduler));
   return ChosenPolicy{chosen(result.scheduler, choice), choice_text(result.scheduler, choice)};
 }
@@ -298,7 +297,7 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
   machines.local.emplace(system, FleetLinks{}, log);
-  machines.weights = hash_pair(work.model->weights_hash, static_cast<uint64_t>(options.kv_dtype));
+  machines.weights = hash_pair(work.loaded.model()->weights_hash, static_cast<uint64_t>(options.kv_dtype));
   return machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 

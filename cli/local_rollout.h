@@ -10,6 +10,7 @@
 
 #include "cli/config.h"
 #include "cli/jsonl.h"
+#include "cli/machine_parts.h"
 #include "cli/report.h"
 #include "cli/run_journal.h"
 #include "cli/timeline.h"
@@ -26,7 +27,7 @@ class ChatPrompts;
 /// The work of a rollout: model, tokenizer and groups. Immutable; several runs share it.
 struct RolloutWork {
   ModelConfig config;
-  std::shared_ptr<const Model> model;          // null: the engines are elsewhere
+  LoadedModel loaded;                          // without weights if the engines are elsewhere
   std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
   std::shared_ptr<const ChatPrompts> chat;     // null until a line has messages, or if the model's folder has no template
   std::vector<PromptLine> lines;               // line i is group i

@@ -62,7 +62,8 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions&
 
 Result<LoadedModel> load_model_of(const MachineOptions& options) {
   LoadedModel loaded;
-  SEER_ASSIGN_OR_RETURN(loaded.model, load_model(options.model, options.weights));
+  SEER_ASSIGN_OR_RETURN(auto model, load_model(options.model, options.weights));
+  loaded.loader = std::make_shared<ModelLoader>(ModelLoader::Weights{std::move(model), WeightVersion{static_cast<uint64_t>(options.weight_version)}});
   SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
   return loaded;
 }
@@ -131,16 +132,16 @@ Result<NodeMakers> make_pool_makers(const MachineOptions& options, int64_t block
 
 Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
                                     const ClusterTransport& transport) {
-  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_pool_makers(options, kv_block_bytes_of(options, loaded.model->config), aside, transport));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_pool_makers(options, kv_block_bytes_of(options, loaded.model()->config), aside, transport));
   makers.tokenizer = loaded.tokenizer;
   makers.loader = loaded.loader;
-  makers.make_engine = [source = engine_source(options, loaded.model, loaded.loader)](InstanceId id)
+  makers.make_engine = [source = engine_source(options, loaded.model(), loaded.loader)](InstanceId id)
       -> Result<std::shared_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, source.make(id, 0));
     return engine;
   };
   if (draft_source(options) != DraftSource::kOff) {
-    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model));
+    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model()));
     makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
       return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
     };

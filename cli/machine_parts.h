@@ -20,9 +20,10 @@ namespace seer {
 using SlowWork = Workers<std::function<void()>>;
 
 struct LoadedModel {
-  std::shared_ptr<const Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
-  std::shared_ptr<ModelLoader> loader = std::make_shared<ModelLoader>();  // engines of one process read new weights once
+  std::shared_ptr<ModelLoader> loader = std::make_shared<ModelLoader>();  // has the weights; engines of one process read new ones once
+  /// The running weights. Not to be held: an update frees them.
+  std::shared_ptr<const Model> model() const { return loader->current().model; }
 };
 /// Errors: those of load_model() and load_tokenizer(); a folder without a tokenizer is no error.
 Result<LoadedModel> load_model_of(const MachineOptions& options);

@@ -128,13 +128,13 @@ std::shared_ptr<const NodeMakers> in_cluster(NodeMakers makers, ClusterNet& net)
 Result<Machine> make_machine(NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport,
                              ClusterNet& net) {
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
-  SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model, true));
-  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
+  SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model(), true));
+  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model()->config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, loaded, aside, transport));
   Machine machine;
   machine.makers = in_cluster(std::move(makers), net);
   SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
-  machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info()), kv_block_bytes_of(options, loaded.model->config)};
+  machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info()), kv_block_bytes_of(options, loaded.model()->config)};
   return machine;
 }
 Result<Machine> make_helper(const NodeOptions& options, const NodeConfig& config, const Layout& layout, SlowWork& aside,

@@ -146,7 +146,7 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
   } else {
     SEER_ASSIGN_OR_RETURN(work, load_work(options));
   }
-  if (options.runs_here()) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *work.model, false));
+  if (options.runs_here()) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *work.loaded.model(), false));
   if (const std::string warning = disk_warning(options, work); !warning.empty())
     std::cerr << "seer: warning: " << warning << "\n";
 

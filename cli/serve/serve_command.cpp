@@ -143,7 +143,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                                             .connections_max = static_cast<size_t>(options.connections)}));
   if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_instances(options, options.nodes));
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_served(options));
-  if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model, true));
+  if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model(), true));
   SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
 
@@ -175,7 +175,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
-  WeightUploads uploads(*server, front, *machines, weight_bytes_max(loaded.model.get(), model));
+  WeightUploads uploads(*server, front, *machines, weight_bytes_max(loaded.model().get(), model));
   WeightsReceiver receiver(front, uploads);
   server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });
   if (!left.empty()) {

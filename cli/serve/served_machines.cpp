@@ -1,5 +1,6 @@
 #include "cli/serve/served_machines.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -18,8 +19,8 @@ namespace {
 /// The machines of this process.
 class LocalMachines final : public ServedMachines {
  public:
-  LocalMachines(const ServeOptions& options, const LoadedModel& loaded, const EventLog& log)
-      : options_(options), loaded_(loaded), log_(log), fleet_(system_, FleetLinks{}, log) {
+  LocalMachines(const ServeOptions& options, const LoadedModel& loaded, const std::shared_ptr<GatewayDoor>& door, const EventLog& log)
+      : options_(options), loaded_(loaded), door_(door), log_(log), fleet_(system_, FleetLinks{}, log), ends_(system_) {
     if (scheduler_.policy == kAutoPolicy) scheduler_.policy = kSeerPolicy;  // until it has chosen
   }
   Status start() {
@@ -30,7 +31,10 @@ class LocalMachines final : public ServedMachines {
       if (engine.ok()) weights_ = (*engine)->info().layout_hash;  // the same for all, also at a restart
       return engine;
     };
-    return fleet_.start_nodes(fleet_config(options_, options_.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
+    SEER_RETURN_IF_ERROR(fleet_.start_nodes(fleet_config(options_, options_.nodes), std::make_shared<const NodeMakers>(std::move(makers))));
+    nodes_ = fleet_.nodes();
+    for (const auto& [id, node] : nodes_) ends_.monitor(node);
+    return {};
   }
   rt::system& system() override { return system_; }
   GatewayConfig gateway_config() const override {
@@ -53,10 +57,28 @@ class LocalMachines final : public ServedMachines {
     return NewWeights{.version = {}, .folder = name};
   }
   void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
+  Status follow() override {
+    std::string why;
+    while (ends_.receive(0, [&](const rt::down& message) { why = lose_node(message); })) {
+    }
+    return nodes_.empty() ? Status(fail(Code::kUnavailable, why)) : Status();
+  }
 
  private:
+  /// Returns the reason that it gave. The rollouts have heard of it.
+  std::string lose_node(const rt::down& message) {
+    const auto gone = std::ranges::find_if(nodes_, [&](const auto& node) { return rt::is_source(message, node.second); });
+    if (gone == nodes_.end()) return {};
+    const NodeId id = gone->first;
+    nodes_.erase(gone);
+    door_->put([this, id](GatewayActor& gateway) {  // which uses the fleet
+      fleet_.remove_node(id);
+      gateway.lose_node(id);
+    });
+    return rt::reason_text(message, cat("node ", id, " is gone"));
+  }
   void measure() {
-    auto steps = measure_decode_steps(engine_source(options_, loaded_.model), options_);
+    auto steps = measure_decode_steps(engine_source(options_, loaded_.model()), options_);
     if (steps.ok()) step_us_ = *std::move(steps);
     else log_.warn(rt::now_us(&system_), "steps_not_measured", {{"error", steps.error().detail}});
   }
@@ -65,12 +87,13 @@ class LocalMachines final : public ServedMachines {
     if (!step_us_) return {scheduler_, "steps could not be measured"};
     InstanceWork work = instance_work(like, options_);
     work.requests = work.rows_max;
-    const PolicyChoice choice = choose_policy(step_us_, engine_source(options_, loaded_.model), work, options_, scheduler_);
+    const PolicyChoice choice = choose_policy(step_us_, engine_source(options_, loaded_.model()), work, options_, scheduler_);
     return {chosen(options_.scheduler, choice), choice_text(options_.scheduler, choice)};
   }
 
   const ServeOptions& options_;
   const LoadedModel& loaded_;
+  const std::shared_ptr<GatewayDoor> door_;
   const EventLog log_;
   ChunkSchedulerConfig scheduler_ = options_.scheduler;
   DecodeStepUs step_us_;
@@ -79,11 +102,14 @@ class LocalMachines final : public ServedMachines {
   SeerConfig config_{kActorThreads};
   rt::system system_{config_};
   Fleet fleet_;
+  std::map<NodeId, NodeHandle> nodes_;  // of the fleet, but for those that have ended
+  rt::Inbox<> ends_;                    // hears of that
 };
 
-Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& options, const LoadedModel& loaded, const EventLog& log) {
-  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
-  auto machines = std::make_unique<LocalMachines>(options, loaded, log);
+Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& options, const LoadedModel& loaded,
+                                                       const std::shared_ptr<GatewayDoor>& door, const EventLog& log) {
+  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model()->config));
+  auto machines = std::make_unique<LocalMachines>(options, loaded, door, log);
   SEER_RETURN_IF_ERROR(machines->start());
   return std::unique_ptr<ServedMachines>(std::move(machines));
 }
@@ -177,7 +203,7 @@ Result<std::unique_ptr<ServedMachines>> ServedMachines::open(const ServeOptions&
                                                              const std::shared_ptr<GatewayDoor>& door, const EventLog& log,
                                                              const std::atomic<bool>& stop) {
   if (!options.router.engines.empty()) return route_to_servers(options, loaded, door, log, stop);
-  return options.cluster.empty() ? start_machines(options, loaded, log) : join_cluster(options, door, log, stop);
+  return options.cluster.empty() ? start_machines(options, loaded, door, log) : join_cluster(options, door, log, stop);
 }
 
 }  // namespace seer

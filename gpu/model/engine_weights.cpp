@@ -48,7 +48,7 @@ WeightResult EngineWeights::switch_to_staged(uint64_t id) {
   SEER_CHECK(staged_ != nullptr, id);
   old = std::exchange(running_, std::exchange(staged_, nullptr));
   version_ = staged_version_;
-  loader_->keep(running_);
+  loader_->keep({running_, version_});
   return result(id);
 }
 

@@ -1,8 +1,11 @@
 #include "gpu/model/model_loader.h"
 
+#include <utility>
+
 namespace seer {
 
-ModelLoader::ModelLoader() : thread_({}, [this](Job& job) { run(job); }) {}
+ModelLoader::ModelLoader() : ModelLoader(Weights()) {}
+ModelLoader::ModelLoader(Weights first) : kept_(std::move(first)), thread_({}, [this](Job& job) { run(job); }) {}
 
 void ModelLoader::load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done) {
   thread_.put({std::move(folder), version, std::move(like), std::move(done)});
@@ -18,9 +21,22 @@ void ModelLoader::withdraw(const std::string& name) {
   offered_.erase(name);
 }
 
-void ModelLoader::keep(std::shared_ptr<const Model> running) {
+void ModelLoader::keep(Weights running) {
+  Weights freed;  // without the lock: that may take long
   const std::lock_guard lock(mutex_);
-  kept_.swap(running);  // what was kept is freed without the lock: that may take long
+  if (running.version == kept_.version) return;
+  freed = std::exchange(before_, std::exchange(kept_, std::move(running)));
+}
+
+void ModelLoader::settle(WeightVersion version) {
+  Weights freed;
+  const std::lock_guard lock(mutex_);
+  if (version >= kept_.version) freed = std::exchange(before_, {});
+}
+
+ModelLoader::Weights ModelLoader::current() const {
+  const std::lock_guard lock(mutex_);
+  return before_.model != nullptr ? before_ : kept_;
 }
 
 int64_t ModelLoader::loads() const {

@@ -2,8 +2,9 @@
 // the same folder and version. Used by CpuEngine. Thread-safe.
 //
 // Loads run one after the other. The loader keeps the weights that an engine changed to last, so an engine that is started again gets
-// them although their folder or memory is gone, also while others are staged. What no engine changed to is read anew. When all engines
-// of a process update together, memory holds the old weights and one staged copy of the new ones.
+// them although their folder or memory is gone, also while others are staged. The ones before are kept too, until settle(): the engine
+// may have died before anybody heard that it had changed. What no engine changed to is read anew. When all engines of a process update
+// together, memory holds the old weights and one staged copy of the new ones.
 #pragma once
 #include <functional>
 #include <map>
@@ -23,6 +24,12 @@ class ModelLoader {
   /// Gets the weights or what is wrong with them, on the loader's thread.
   using Done = std::function<void(const Result<std::shared_ptr<const Model>>&)>;
 
+  struct Weights {
+    std::shared_ptr<const Model> model;  // null: there are none
+    WeightVersion version{};
+  };
+  /// `first`: those that the engines begin with.
+  explicit ModelLoader(Weights first);
   ModelLoader();
   /// Waits for the running load. `done` is not called for loads that have not begun.
   ~ModelLoader() = default;
@@ -36,7 +43,11 @@ class ModelLoader {
   void load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done);
 
   /// An engine changed to these.
-  void keep(std::shared_ptr<const Model> running);
+  void keep(Weights running);
+  /// It is known that engines changed to this version: none starts with those before any more, and they are freed once none runs with them.
+  void settle(WeightVersion version);
+  /// What an engine starts with.
+  Weights current() const;
 
   int64_t loads() const;  // folders read so far
 
@@ -53,10 +64,10 @@ class ModelLoader {
 
   Result<std::shared_ptr<const Model>> read(const Job& job);
 
-  mutable std::mutex mutex_;                        // guards the four below
+  mutable std::mutex mutex_;                        // guards the five below
   std::map<std::string, std::shared_ptr<const WeightMemory>> offered_;
   std::map<Key, std::weak_ptr<const Model>> held_;  // the next load removes entries that nobody holds
-  std::shared_ptr<const Model> kept_;
+  Weights kept_, before_;                           // the newest, and until they are settled those before
   int64_t loads_ = 0;
   Workers<Job> thread_;  // last: it uses all of the above
 };

@@ -43,7 +43,7 @@ TEST_CASE("machine parts: an engine has what the options say, and its threads th
 
 TEST_CASE("machine parts: KV caches and pools without room for one block are named by their flag, with what is needed") {
   Parts p;
-  const ModelConfig& model = p.loaded.model->config;
+  const ModelConfig& model = p.loaded.model()->config;
   const int64_t block_bytes = kv_block_bytes(model, engine_config(p.options, InstanceId{0}));
   p.options.kv_bytes = p.options.dram_bytes = block_bytes;
   CHECK(check_sizes(p.options, model).ok());

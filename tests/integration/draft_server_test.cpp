@@ -44,7 +44,7 @@ NodeMakers make_makers(const RolloutWork& work, SlowWork& aside) {
   NodeMakers makers;
   makers.tokenizer = work.tokenizer;
   makers.make_engine = [&work](InstanceId) -> Result<std::shared_ptr<Engine>> {
-    SEER_ASSIGN_OR_RETURN(auto engine, make_cpu_engine(work.model, {.threads = 1, .kv_bytes = 16 << 20}));
+    SEER_ASSIGN_OR_RETURN(auto engine, make_cpu_engine(work.loaded.model(), {.threads = 1, .kv_bytes = 16 << 20}));
     return std::shared_ptr<Engine>(std::move(engine));
   };
   makers.make_drafting = [](InstanceId) -> Result<Drafting> {

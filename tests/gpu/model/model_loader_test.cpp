@@ -108,7 +108,7 @@ TEST_CASE("model loader: offered memory gives the weights of a folder, and what 
     const Loaded model = load(loader, "upload 1", WeightVersion{2}, like);
     REQUIRE(model.ok());
     CHECK((*model)->weights_hash == expected->weights_hash);
-    loader.keep(*model);
+    loader.keep({*model, WeightVersion{2}});
   }
   loader.withdraw("upload 1");
   const auto others = *WeightMemory::create();
@@ -118,6 +118,28 @@ TEST_CASE("model loader: offered memory gives the weights of a folder, and what 
   CHECK(load(loader, "upload 1", WeightVersion{2}, like).ok());  // an engine that was started again
   CHECK(loader.loads() == 2);
   CHECK_FALSE(load(loader, "upload 1", WeightVersion{3}, like).ok());
+}
+
+TEST_CASE("model loader: an engine starts with the weights that engines changed to once that is settled, and those before are freed") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  auto first = *load_model(folder.path());
+  const std::weak_ptr<const Model> old = first;
+  ModelLoader loader({std::move(first), WeightVersion{1}});
+  for (uint64_t version = 2; version < 4; ++version) {
+    CAPTURE(version);
+    auto next = load(loader, folder.path(), WeightVersion{version}, loader.current().model);
+    REQUIRE(next.ok());
+    loader.keep({*next, WeightVersion{version}});
+    loader.keep({*next, WeightVersion{version}});  // another engine of the process
+    CHECK(loader.current().version == WeightVersion{version - 1});
+    loader.settle(WeightVersion{version - 1});
+    CHECK(loader.current().version == WeightVersion{version - 1});
+    loader.settle(WeightVersion{version});
+    CHECK(loader.current().version == WeightVersion{version});
+    CHECK(loader.current().model == *next);
+    CHECK(old.expired());
+  }
 }
 
 TEST_CASE("model loader: weights that no engine changed to are read again, for they may be others under the same name") {
