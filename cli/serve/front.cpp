@@ -179,13 +179,14 @@ std::string Front::version_label(WeightVersion version) const {
   return name.empty() ? cat(version) : name;
 }
 
-void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
+void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then) {
   ++updates_;
   weights.version = label.number.value_or(next_version());
   last_asked_ = std::max(last_asked_, weights.version);
-  auto done = [this, then = std::move(then)](const Status& status) {
+  auto done = [this, before = version_, asked = weights.version, then = std::move(then)](const Status& status) {
     --updates_;
-    then(status);
+    const bool runs = version_ == asked && asked != before;
+    then({runs ? Status() : status, runs && !status.ok() ? status.error().detail : ""});
   };
   door_->put([this, weights = std::move(weights), name = label.name, in_flight, done = std::move(done)](GatewayActor& gateway) mutable {
     gateway.update_weights({.what = std::move(weights), .name = std::move(name), .in_flight = in_flight, .done = [this, done = std::move(done)](Status status) {

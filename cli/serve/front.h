@@ -56,6 +56,12 @@ struct WeightLabel {
   std::string name;                     // empty: none but the number
   bool operator==(const WeightLabel&) const = default;
 };
+/// What became of new weights.
+struct WeightsDone {
+  Status status;         // ok: they run
+  std::string out = {};  // why a machine is out until it has them, though they run; empty: none is
+  std::string who_is_out() const { return out.empty() ? "" : cat("; out: ", out); }
+};
 /// "12" is a number, "step-12" a name, "" neither. Errors: an integer that is no version, a name that is too long. `field`: its name.
 Result<WeightLabel> read_weight_label(const char* field, const std::string& text);
 /// A name, even if it is a number.
@@ -121,7 +127,7 @@ class Front {
   /// What clients call a version: that name, else its number.
   std::string version_label(WeightVersion version) const;
   /// Changes to these weights, whose version is that of the label; `then` gets what became of it, on the server's thread.
-  void update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then);
+  void update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then);
   /// An update is under way.
   bool is_updating() const { return updates_ > 0; }
   /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.

@@ -172,11 +172,11 @@ void RouterDialect::go_on(const Reply& reply) {
   if (!has_new_weights_) return proceed("Generation continued successfully.");
   if (!new_label_) return answer_trainer(reply, false, "the new weights have no version: expected /finish_weight_update with weight_version before");
   const WeightVersion before = front_.version();
-  front_.update_weights({.version = {}, .folder = ""}, InFlight::kAbort, *new_label_, [this, reply, before, proceed](const Status& done) {
-    if (front_.version() == before) return answer_trainer(reply, false, done.ok() ? "no server has the new weights" : done.error().detail);
+  front_.update_weights({.version = {}, .folder = ""}, InFlight::kAbort, *new_label_, [this, reply, before, proceed](const WeightsDone& done) {
+    if (front_.version() == before) return answer_trainer(reply, false, done.status.ok() ? "no server has the new weights" : done.status.error().detail);
     has_new_weights_ = false;
     new_label_.reset();
-    proceed(done.ok() ? cat("Generation continued with weight version ", front_.version_label(front_.version()), ".") : cat("Generation continued; out: ", done.error().detail));
+    proceed(cat("Generation continued with weight version ", front_.version_label(front_.version()), done.who_is_out(), "."));
   });
 }
 

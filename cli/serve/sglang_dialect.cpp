@@ -395,9 +395,9 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (!label.ok()) return answer(false, label.error().detail);
   const Result<InFlight> in_flight = read_update_mode(*mode);
   if (!in_flight.ok()) return answer(false, in_flight.error().detail);
-  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, *label, [this, answer](const Status& done) {
-    if (!done.ok()) return answer(false, done.error().detail);
-    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), "."));
+  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, *label, [this, answer](const WeightsDone& done) {
+    if (!done.status.ok()) return answer(false, done.status.error().detail);
+    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), done.who_is_out(), "."));
   });
 }
 

@@ -40,9 +40,11 @@ class WeightUploads::Upload final : public HttpUpload {
 
   void finish(std::shared_ptr<HttpReply> reply) override {
     if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
-    owner_.update(std::move(memory_), *mode_, *label_, [&front = owner_.front_, reply](const Status& done) {
-      if (!done.ok()) return reply->send(400, http_error_body(done.error().detail));
-      reply->send(200, json_text({{"weight_version", front.version_label(front.version())}}));
+    owner_.update(std::move(memory_), *mode_, *label_, [&front = owner_.front_, reply](const WeightsDone& done) {
+      if (!done.status.ok()) return reply->send(400, http_error_body(done.status.error().detail));
+      Out answer{{"weight_version", front.version_label(front.version())}};
+      if (!done.out.empty()) answer["out"] = done.out;
+      reply->send(200, json_text(answer));
     });
   }
 
@@ -95,13 +97,13 @@ WeightUploads::WeightUploads(HttpServer& http, Front& front, ServedMachines& mac
     : http_(http), front_(front), machines_(machines), bytes_max_(bytes_max) {}
 
 void WeightUploads::update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label,
-                           std::function<void(const Status&)> then) {
+                           std::function<void(const WeightsDone&)> then) {
   const std::string name = cat("upload ", ++last_number_);
   http_.put_aside([this, name, memory = std::move(memory), in_flight, label, then = std::move(then)]() mutable {
     Result<NewWeights> weights = machines_.offer_weights(name, std::move(memory));
     http_.post([this, name, weights = std::move(weights), in_flight, label, then = std::move(then)]() mutable {
-      if (!weights.ok()) return then(weights.error());
-      front_.update_weights(*std::move(weights), in_flight, label, [this, name, then = std::move(then)](const Status& done) {
+      if (!weights.ok()) return then({weights.error()});
+      front_.update_weights(*std::move(weights), in_flight, label, [this, name, then = std::move(then)](const WeightsDone& done) {
         machines_.withdraw_weights(name);
         then(done);
       });

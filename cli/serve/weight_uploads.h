@@ -29,7 +29,7 @@ class WeightUploads {
   /// Null: the request is no upload.
   std::shared_ptr<HttpUpload> open(const HttpRequest& head, std::optional<uint64_t> body_bytes);
   /// Changes to the weights in this memory; `then` gets what became of it.
-  void update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label, std::function<void(const Status&)> then);
+  void update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then);
 
  private:
   class Upload;

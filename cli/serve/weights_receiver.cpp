@@ -153,20 +153,20 @@ void WeightsReceiver::go_on(const Reply& reply) {
   if (is_passing_) return answer_trainer(reply, false, "a part of new weights is under way");
   if (!has_parts_) return stay_paused(std::exchange(why_failed_, ""), reply);
   ask({{"path", kContinue}}, reply, [this, reply](const Status& status) {
-    if (!status.ok() || memory_ == nullptr) return end_update(status, reply);
+    if (!status.ok() || memory_ == nullptr) return end_update({status}, reply);
     is_passing_ = true;
     has_parts_ = false;  // the server has all of them, whatever becomes of the receiver
-    uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_, [this, reply](const Status& done) {
+    uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_, [this, reply](const WeightsDone& done) {
       is_passing_ = false;
       end_update(done, reply);
     });
   });
 }
 
-void WeightsReceiver::end_update(const Status& status, const Reply& reply) {
+void WeightsReceiver::end_update(const WeightsDone& done, const Reply& reply) {
   has_parts_ = false;
-  if (!status.ok()) return stay_paused(status.error().detail, reply);
-  continue_generation(front_, reply, cat("Generation continued with weight version ", front_.version_label(front_.version()), "."));
+  if (!done.status.ok()) return stay_paused(done.status.error().detail, reply);
+  continue_generation(front_, reply, cat("Generation continued with weight version ", front_.version_label(front_.version()), done.who_is_out(), "."));
 }
 
 void WeightsReceiver::stay_paused(const std::string& why, const Reply& reply) {

@@ -50,7 +50,7 @@ class WeightsReceiver {
   /// Of a call that the receiver has not got.
   void refuse(const GroupCall& call, const Reply& reply, const std::string& why);
   void go_on(const Reply& reply);
-  void end_update(const Status& status, const Reply& reply);
+  void end_update(const WeightsDone& done, const Reply& reply);
   /// The weights have not changed.
   void stay_paused(const std::string& why, const Reply& reply);
   /// Passes a call on to the receiver. `then` gets its answer; only after that the next call is taken.
