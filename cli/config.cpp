@@ -307,6 +307,8 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
         {"policies", "P,P,...", CommaListField{&o.policies}, "each runs with every seed", policies},
         {"seeds", "N", &o.seeds, "runs of each policy", between(1, 10000)},
         {"seed", "S", &o.seed, "seed of the first run, S + 1 of the next; the same seed gives the same events"},
+        {"max-tokens", "N", &o.max_tokens, "limit of responses that the run of a trace had; 0: the length of the longest, which policies would not know",
+         at_least(0)},
         {"requests", "N", &o.requests, "simulate only the first N requests, in whole groups; 0: all, or 64 with --faults",
          at_least(0)},
         {"faults", "", &o.faults,
@@ -343,6 +345,8 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "steps, as idle_s / steps of an instance in the report of seer rollout", between(0, 1'000'000)},
         {"instances", "N", &o.instances, "number of instances; 0: as the workload says", between(0, 100000)},
         {"kv-tokens", "N", &o.kv_tokens, "KV capacity of an instance, tokens; 0: what its GPUs hold", at_least(0)},
+        {"kv-bytes-per-token", "SIZE", SizeField{&o.kv_bytes_per_token}, "KV of a token, with --profile: 2 x layers x KV heads x head size x bytes "
+         "of a number; needed for --dram-bytes and --cold-bytes", at_least(0)},
         {"block-tokens", "N", &o.block_tokens, "tokens per KV block; 0: as profiled, else 256 (512 if responses may be "
          "longer than 65536): larger than real ones, for fewer events", between(0, 4096)},
         {"max-batch", "N", &o.max_batch, "most requests that run on an instance (or data-parallel rank)",
@@ -670,6 +674,16 @@ NodeRoles roles_of(const NodeOptions& options) {
   return roles;
 }
 
+/// As a shell takes them.
+std::string command_text(const std::vector<std::string>& arguments) {
+  std::string text = "seer";
+  for (const std::string& argument : arguments) {
+    const bool is_plain = !argument.empty() && std::ranges::all_of(argument, [](unsigned char c) { return std::isalnum(c) || std::strchr("-_./=,:+@%", c) != nullptr; });
+    text += is_plain ? cat(' ', argument) : cat(" '", argument, '\'');
+  }
+  return text;
+}
+
 Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings) {
   ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};
   std::vector<Subcommand> subcommands{
@@ -695,7 +709,9 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments, st
   if (const auto* print = std::get_if<PrintAndExit>(&read)) return Command{*print};
   const auto& typed = std::get<TypedCommand>(read);
   const auto found = std::ranges::find_if(subcommands, [&](const Subcommand& s) { return s.spec.name == typed.name; });
-  return found->finish(typed, warnings);
+  SEER_ASSIGN_OR_RETURN(Command command, found->finish(typed, warnings));
+  if (auto* const simulate = std::get_if<SimulateOptions>(&command)) simulate->command_line = command_text(arguments);
+  return command;
 }
 
 }  // namespace seer

@@ -219,6 +219,9 @@ struct SimulateOptions {
   std::vector<std::string> sweep;   // KEY=VALUE,VALUE: all combinations are simulated (cli/sim/sim_sweep.h)
   int64_t sweep_runs_max = 300;
   std::string report, csv, html;    // files to write; empty: none
+  std::string command_line;         // that these options were given with, for the page; not an option
+  int64_t max_tokens = 0;           // limit of the responses of a trace; 0: the longest of them
+  int64_t kv_bytes_per_token = 0;   // of the model, with a profile; 0: not known
   int64_t requests = 0;             // only the first ones, in whole groups; 0: all, with `faults` kFaultRequests
   bool faults = false;              // runs have faults drawn from the seed and are checked, not measured (cli/sim/sim_fault_command.h)
   LogConfig log{.clock = LogClock::kVirtual};

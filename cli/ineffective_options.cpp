@@ -111,7 +111,13 @@ std::vector<std::string> ineffective_options(const SimulateOptions& o, const std
   const bool any_drafts = std::ranges::any_of(policies, &SimPolicy::drafts);
   const bool any_partial = std::ranges::any_of(policies, &SimPolicy::is_partial);
   const bool any_seer_plus = std::ranges::find(policies, kSeerPlusPolicy, &SimPolicy::scheduling) != policies.end();
-  return sentences({{{"draft-acceptance", "drafter", "drafting", "draft-rule", "dram-bytes", "block-tokens"}, !o.faults, "with --faults"},
+  const auto sweeps = [&](std::string_view key) { return std::ranges::any_of(o.sweep, [key](const std::string& axis) { return axis.starts_with(key); }); };
+  return sentences({{{"draft-acceptance", "drafter", "drafting", "draft-rule", "dram-bytes", "cold-bytes", "block-tokens", "reward-s",
+                      "train-s", "update-s"}, !o.faults, "with --faults"},
+                    {{"ssd-read-gb-per-s", "ssd-write-gb-per-s"}, o.cold_bytes > 0 || sweeps("cold="), "without --cold-bytes"},
+                    {{"reward-workers"}, o.iteration.reward_s > 0, "without --reward-s"},
+                    {{"sweep-runs-max"}, !o.sweep.empty(), "without --sweep"},
+                    {{"kv-bytes-per-token"}, !o.profile.empty(), "without --profile"},
                     {{"draft-acceptance", "drafter", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
                     {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
                     {{"over-issue"}, any_partial, cat("without the policy ", kPartialPolicy)},

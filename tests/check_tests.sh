@@ -30,11 +30,11 @@ covered_by=(
   '^cli/serve/(weights_receiver|group_calls)$'                    tests/integration/weights_group.py
   '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp
   '^actors/handover$'                                             tests/actors/kv_node_actor_test.cpp
-  '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
   '^cli/(server_fleet|serve/routed_.*)$'                          tests/integration/router.py
   '^cli/serve/router_dialect$'                                    tests/integration/router_weights.py
   '^actors/(server_node_actor|instance/served_instance_actor)$'   tests/served/served_servers_test.cpp
   '^served/.*$'                                                   tests/served/server_dialect_test.cpp
+  '^actors/policy/schedule/starved_queue$'                        tests/policy/schedule/divided_scheduler_test.cpp
   '^protocols/unique_fd$'                                         tests/cli/cluster_gate_test.cpp
   '^gpu/cuda/(.*communicator|cuda_rank|peers)$'                   tests/gpu/cuda/tensor_parallel_test.cpp
   '^gpu/model/engine_weights$'                                    tests/gpu/cpu/new_weights_test.cpp

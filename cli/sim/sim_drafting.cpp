@@ -18,13 +18,15 @@ DrafterKind kind_of(const SimPolicy& policy, const SimulateOptions& options, con
   return static_cast<DrafterKind>(usual - kDrafterNames.begin());
 }
 
+constexpr int64_t kOwnDraftTokens = 16;  // what own-accepted of a workload is about; shorter drafts gain less
+
 /// Acceptance of drafts made from texts. The published mean over a rollout is taken to be that at half of the other responses of
 /// the group, because a draft finds between none and all of them.
-Result<DraftAcceptance> text_acceptance(bool grouped, int64_t tokens_max, const SimulateOptions& options, const Workload& workload) {
+Result<DraftAcceptance> text_acceptance(bool grouped, const SimulateOptions& options, const Workload& workload) {
   if (!options.draft_acceptance.empty()) return DraftAcceptance::read(options.draft_acceptance, options.drafting);
   const WorkloadDrafting& known = workload.drafting;
   if (!grouped && known.own_accepted > 0)
-    return DraftAcceptance::constant(std::min(known.own_accepted, static_cast<double>(1 + tokens_max)), tokens_max);
+    return DraftAcceptance::constant(known.own_accepted, kOwnDraftTokens);
   SEER_ASSIGN_OR_RETURN(DraftAcceptance table, DraftAcceptance::published(options.drafting));
   if (!grouped || known.group_accepted == 0) return table;
   return table.scaled(known.group_accepted, static_cast<double>(workload.group_size - 1) / 2);
@@ -73,7 +75,7 @@ Result<std::optional<SimDrafting>> sim_drafting(const SimPolicy& policy, const S
   if (kind == DrafterKind::kModel || kind == DrafterKind::kMtp) return by_passes(kind, options, workload);
   const bool grouped = kind == DrafterKind::kGroup;
   const int64_t tokens_max = grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max;
-  SEER_ASSIGN_OR_RETURN(DraftAcceptance acceptance, text_acceptance(grouped, tokens_max, options, workload));
+  SEER_ASSIGN_OR_RETURN(DraftAcceptance acceptance, text_acceptance(grouped, options, workload));
   return std::optional<SimDrafting>({std::move(acceptance), grouped, {.rule = options.draft_rule, .rows_max = {tokens_max, 0}}});
 }
 

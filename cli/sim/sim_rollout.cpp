@@ -450,15 +450,20 @@ struct SimRollout {
 
 }  // namespace
 
-Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
-                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
-                                std::vector<StoppedRequest>* stopped, const EventLog& log) {
-  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+Status check_kv(const ClusterModel& cluster, const SimWork& work) {
   const int64_t longest = longest_request(work);
   const int64_t least = (longest + 2 * cluster.block_tokens - 1) / cluster.block_tokens * cluster.block_tokens;
   if (cluster.kv_tokens < least)
     return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens, " tokens, and the longest request may need ",
                 longest, " and a block more: expected --kv-tokens ", least, " at least");
+  return {};
+}
+
+Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
+                                std::vector<StoppedRequest>* stopped, const EventLog& log) {
+  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+  SEER_RETURN_IF_ERROR(check_kv(cluster, work));
   SimRollout rollout(cluster, work, drafting);
   return rollout.run(scheduler, stopped, log);
 }

@@ -84,6 +84,8 @@ struct SimDrafting {
 /// `bound_total_s`.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
 /// ended early: a defect), kCancelled. `stopped` gets the requests that target_requests left unfinished.
+/// An instance must hold the longest request. Errors: kInvalidArgument.
+Status check_kv(const ClusterModel& cluster, const SimWork& work);
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {},

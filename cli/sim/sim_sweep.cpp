@@ -23,17 +23,19 @@ struct SweepKey {
   Status (*apply)(int64_t value, Workload& workload, SimulateOptions& options);
 };
 
+template <int64_t low, int64_t high>
 Result<int64_t> read_count(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > 1 << 24)
-    return fail(Code::kInvalidArgument, "a whole number from 1 to ", 1 << 24);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high)
+    return fail(Code::kInvalidArgument, "a whole number from ", low, " to ", high);
   return value;
 }
 
+template <int64_t low>
 Result<int64_t> read_size(std::string_view text) {
   const Result<int64_t> bytes = parse_size(text);
-  if (!bytes.ok() || *bytes < 1) return fail(Code::kInvalidArgument, "a size such as 1TiB");
+  if (!bytes.ok() || *bytes < low || text.find(' ') != text.npos) return fail(Code::kInvalidArgument, "a size such as 1TiB");
   return *bytes;
 }
 
@@ -49,7 +51,9 @@ Status apply_tp(int64_t tp, Workload& w, SimulateOptions& o) {
 
 Status apply_group_size(int64_t size, Workload& w, SimulateOptions&) {
   if (!w.trace.empty()) return fail(Code::kInvalidArgument, "--sweep group-size: the groups are those of a trace");
-  w.groups = std::max<int64_t>(1, w.groups * w.group_size / size);
+  if (w.groups * w.group_size % size != 0)
+    return fail(Code::kInvalidArgument, "--sweep group-size: ", size, ": expected a divisor of the ", w.groups * w.group_size, " requests");
+  w.groups = w.groups * w.group_size / size;
   w.group_size = size;
   return {};
 }
@@ -65,14 +69,15 @@ Status apply_chunk(int64_t tokens, Workload&, SimulateOptions& o) {
   return {};
 }
 
-constexpr SweepKey kKeys[] = {
-    {"instances", read_count, apply_option<&SimulateOptions::instances>},
-    {"tp", read_count, apply_tp},
-    {"dram", read_size, apply_option<&SimulateOptions::dram_bytes>},
-    {"cold", read_size, apply_option<&SimulateOptions::cold_bytes>},
-    {"group-size", read_count, apply_group_size},
-    {"max-batch", read_count, apply_option<&SimulateOptions::max_batch>},
-    {"chunk-tokens", read_count, apply_chunk},
+constexpr int64_t kCountMax = 1 << 24;
+constexpr SweepKey kKeys[] = {  // with the ranges of the flags
+    {"instances", read_count<1, 100'000>, apply_option<&SimulateOptions::instances>},
+    {"tp", read_count<1, kCountMax>, apply_tp},
+    {"dram", read_size<1>, apply_option<&SimulateOptions::dram_bytes>},
+    {"cold", read_size<0>, apply_option<&SimulateOptions::cold_bytes>},
+    {"group-size", read_count<1, kCountMax>, apply_group_size},
+    {"max-batch", read_count<1, 65'536>, apply_option<&SimulateOptions::max_batch>},
+    {"chunk-tokens", read_count<0, kCountMax>, apply_chunk},
 };
 
 const SweepKey* find_key(std::string_view name) {

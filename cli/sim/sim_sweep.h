@@ -32,7 +32,7 @@ std::vector<SweepPoint> sweep_points(std::span<const SweepAxis> axes);
 /// Its values with a space between them: the name of its workload in reports (sim_joint_table()).
 std::string point_name(const SweepPoint& point);
 
-/// Sets the point's values. `group-size` keeps the number of requests, to a whole group; `tp` keeps the number of instances, each of
+/// Sets the point's values. `group-size` keeps the number of requests, so it divides them; `tp` keeps the number of instances, each of
 /// which then has tp x dp GPUs. Errors: kInvalidArgument if the workload has no such figure (a trace, measured steps).
 Status apply_point(std::span<const SweepAxis> axes, const SweepPoint& point, Workload& workload, SimulateOptions& options);
 

@@ -30,8 +30,6 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kGpusPerMachine = 8;
-constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
 // Of what a device reads and writes by itself, RocksDB's share with blocks of 8 MiB (tests/bench/storage/bench_cold.cpp on a virtual
@@ -41,7 +39,7 @@ constexpr int64_t kFineBlocksMaxGen = 65536;  // longer responses get larger KV 
 
 /// Machines that one instance spans; their pools count as one.
 int64_t machines_of(const HardwareSetup& setup) {
-  return std::max<int64_t>(1, (setup.gpus_per_instance + kGpusPerMachine - 1) / kGpusPerMachine);
+  return (setup.gpus_per_instance + setup.gpu.gpus_per_node - 1) / setup.gpu.gpus_per_node;
 }
 
 /// The cluster for a workload that names its GPUs.
@@ -49,14 +47,14 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
   SEER_ASSIGN_OR_RETURN(const HardwareModel model, HardwareModel::create(*workload.hardware));
   const HardwareSetup& setup = model.setup();
   ClusterModel cluster;
-  cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
+  cluster.instances_per_machine = std::max<int64_t>(1, setup.gpu.gpus_per_node / setup.gpus_per_instance);
   cluster.gpus_per_instance = setup.gpus_per_instance;
   cluster.kv_tokens = model.kv_capacity_tokens();
   cluster.kv_bytes_per_token = model.kv_bytes_per_token();
   if (workload.lengths.max_gen > kFineBlocksMaxGen) cluster.block_tokens *= 2;
   cluster.rows_max = options.max_batch * setup.dp;
   cluster.prefill_tokens = kGpuPrefillTokens * setup.dp;
-  cluster.nic_bytes_per_s = kNicBytesPerSPerGpu * std::max(kGpusPerMachine, setup.gpus_per_instance);
+  cluster.nic_bytes_per_s = std::llround(setup.gpu.nic_gb_per_s * 1e9) * std::max(setup.gpu.gpus_per_node, setup.gpus_per_instance);
   cluster.step_ns = HardwareStepTimes(model);
   return cluster;
 }
@@ -65,9 +63,12 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
 Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
   if (options.kv_tokens == 0)
     return fail(Code::kInvalidArgument, "--kv-tokens is missing: a profile does not say how much KV an instance holds");
+  const bool counts_bytes = options.dram_bytes != SimulateOptions{}.dram_bytes || options.cold_bytes > 0;
+  if (counts_bytes && options.kv_bytes_per_token == 0)
+    return fail(Code::kInvalidArgument, "--kv-bytes-per-token is missing: a profile does not say how much KV --dram-bytes and --cold-bytes hold");
   ClusterModel cluster;
   cluster.instances_per_machine = 1 << 20;  // one machine
-  cluster.kv_bytes_per_token = 1;
+  cluster.kv_bytes_per_token = std::max<int64_t>(1, options.kv_bytes_per_token);
   cluster.block_tokens = profile.block_tokens;
   cluster.offer_blocks = InstanceConfig{}.offer_blocks;  // as seer rollout does
   cluster.report_steps = InstanceConfig{}.report_steps;
@@ -100,8 +101,9 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
   if (options.block_tokens > 0) cluster.block_tokens = options.block_tokens;
   const int64_t machines = workload.hardware ? machines_of(*workload.hardware) : 1;
-  if (options.dram_bytes > std::numeric_limits<int64_t>::max() / machines)
-    return fail(Code::kInvalidArgument, "--dram-bytes is ", options.dram_bytes, ": expected at most what ", machines, " machines can add up");
+  for (const auto& [flag, bytes] : {std::pair{"--dram-bytes", options.dram_bytes}, {"--cold-bytes", options.cold_bytes}})
+    if (bytes > std::numeric_limits<int64_t>::max() / machines)
+      return fail(Code::kInvalidArgument, flag, " is ", bytes, ": expected at most what ", machines, " machines can add up");
   cluster.dram_bytes = options.dram_bytes * machines;
   cluster.cold_bytes = options.cold_bytes * machines;
   cluster.cold_read_bytes_per_s = std::llround(options.ssd_read_gb_per_s * 1e9 * kRocksdbReadShare);
@@ -111,13 +113,14 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
 
 // Measured memory of a simulation: for each KV block of a device (used or not), for an instance without its blocks, and for a
 // request with all its events. DRAM blocks take memory only when used.
-constexpr int64_t kDeviceBlockBytes = 72, kInstanceBytes = 20'000, kRequestBytes = 2100;
+constexpr int64_t kDeviceBlockBytes = 86, kInstanceBytes = 52'000, kRequestBytes = 2100;
 
 Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
   const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
   const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);
+  const int64_t with_blocks = instance_bytes + std::min(kInstanceBytes, std::numeric_limits<int64_t>::max() - instance_bytes);
   const int64_t requests = requests_of(workload), request_bytes = bytes_of(requests, kRequestBytes);
-  const int64_t all_instances = bytes_of(cluster.instances, std::max(instance_bytes, kInstanceBytes));
+  const int64_t all_instances = bytes_of(cluster.instances, with_blocks);
   return check_memory({{cat("simulating ", cluster.instances, " instances with KV of ", cluster.kv_tokens, " tokens each"),
                         all_instances, all_instances},
                        {cat("simulating ", requests, " requests"), request_bytes, request_bytes}},
@@ -138,6 +141,21 @@ void keep_requests(Workload& workload, int64_t requests) {
   }
   workload.trace.resize(kept);
   workload.groups = std::ssize(workload.trace);
+}
+
+/// The limit of responses that a trace's run had.
+Status set_limit(Workload& workload, const SimulateOptions& options) {
+  const int64_t max_tokens = options.max_tokens;
+  if (max_tokens == 0 && options.workload.ends_with(".jsonl"))
+    std::cerr << "seer: warning: the longest response, of " << workload.lengths.max_gen << " tokens, is taken for the limit: --max-tokens says the real one\n";
+  if (max_tokens == 0) return {};
+  if (workload.trace.empty()) return fail(Code::kInvalidArgument, "--max-tokens is ", max_tokens, ": expected a trace; other workloads say their own, max-gen");
+  int64_t longest = 0;
+  for (const GroupLengths& group : workload.trace) longest = std::max(longest, std::ranges::max(group.output_tokens));
+  if (longest > max_tokens)
+    return fail(Code::kInvalidArgument, "--max-tokens is ", max_tokens, ": a response of ", workload.name, " has ", longest, " tokens");
+  workload.lengths.max_gen = max_tokens;
+  return {};
 }
 
 Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
@@ -169,13 +187,15 @@ Status simulate_all(const Workload& workload, const SimulateOptions& options, co
   for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
     SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
 
-  for (int64_t i = 0; i < options.seeds; ++i) {
+  const bool seeds_differ = workload.trace.empty() || options.faults;  // a trace's lengths are given
+  for (int64_t i = 0; i < (seeds_differ ? options.seeds : 1); ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen, .stop = &stop};
     if (options.faults) {
       SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, log, stop));
       continue;
     }
+    SEER_RETURN_IF_ERROR(check_kv(cluster, work));
     const SimBounds bounds = lower_bounds(cluster, work);
     for (const std::string& name : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
@@ -243,7 +263,7 @@ Status simulate_sweep(const Workload& workload, const SimulateOptions& options, 
   std::vector<std::string> titles;
   for (const SweepAxis& axis : axes) titles.push_back(axis.key);
   std::cout << workload.name << '\n' << sim_joint_table(figures, titles);
-  return files.write(figures, [&] { return sweep_html(figures, axes, workload.name, cat("seer simulate --workload ", options.workload)); });
+  return files.write(figures, [&] { return sweep_html(figures, axes, workload.name, options.command_line); });
 }
 
 }  // namespace
@@ -257,6 +277,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   }
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
+  SEER_RETURN_IF_ERROR(set_limit(workload, options));
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
     std::cerr << "seer: warning: " << many << "\n";
@@ -267,7 +288,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   if (options.faults) return {};
   const std::vector<SimFigures> figures = sim_figures(runs);
   std::cout << sim_table(figures);
-  return files.write(figures, [&] { return sim_html(runs, cat("seer simulate --workload ", options.workload)); });
+  return files.write(figures, [&] { return sim_html(runs, options.command_line); });
 }
 
 }  // namespace seer

@@ -93,7 +93,7 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
         {"groups", "N", &k.groups, "prompts", between(1, kGroupsMax)},
         {"group-size", "N", &k.group_size, "responses per prompt", between(1, kGroupSizeMax)},
         {"prompt-tokens", "N", &k.prompt_tokens, "of each prompt", between(1, kTokensMax)},
-        {"temperature", "T", &k.temperature, "of sampling", between(0, 100)}}},
+        {"temperature", "T", &k.temperature, "of sampling; for readers, since lengths are drawn", between(0, 100)}}},
       {"Lengths",
        {{"min-gen", "N", &l.min_gen, "output tokens at least", between(1, kTokensMax)},
         {"max-gen", "N", &l.max_gen, "output tokens at most", between(1, kTokensMax)},

@@ -179,6 +179,7 @@ TEST_CASE("config: --print-config reads back to the same options, with every opt
         "--cold-dir", "\t", "--cold-bytes", "1025", "--log-level", "debug", "--log-file", "l"}},
       {"simulate",
        {"--workload", "w", "--policies", "las+sd", "--seeds", "9999", "--seed", "9223372036854775808", "--requests", "1", "--faults",
+        "--max-tokens", "1", "--kv-bytes-per-token", "3",
         "--report", "r", "--csv", "c", "--html", "h", "--chunk-tokens", "1", "--reserve", "0.3333333333333333", "--unexplained",
         "1e-17", "--without", "spread, need", "--over-issue", "15.999999999999998", "--draft-acceptance", "f", "--drafting", "d", "--draft-rule", "printed",
         "--draft-max", "63", "--profile", "p", "--step-gap-us", "1", "--instances", "99999", "--kv-tokens", "1", "--block-tokens",

@@ -47,6 +47,10 @@ TEST_CASE("sim sweep: a wrong key or value is named, with what was expected") {
   CHECK(error_of({"tp=4,,8"}).find("tp is \"\"") != std::string::npos);
   CHECK(error_of({"instances=0"}).find("instances is \"0\"") != std::string::npos);
   CHECK(error_of({"dram=1TX"}) == "--sweep dram=1TX: dram is \"1TX\": expected a size such as 1TiB");
+  CHECK(error_of({"dram=1 TiB"}) == "--sweep dram=1 TiB: dram is \"1 TiB\": expected a size such as 1TiB");
+  CHECK(error_of({"instances=100001"}).ends_with("expected a whole number from 1 to 100000"));
+  CHECK(error_of({"max-batch=65537"}).ends_with("expected a whole number from 1 to 65536"));
+  CHECK(axes_of({"cold=0,1TiB", "chunk-tokens=0,8192"}).size() == 2);  // without and with
   CHECK(error_of({"tp=4,8,4"}) == "--sweep tp=4,8,4: 4 is given twice");
   CHECK(error_of({"tp=4", "tp=8"}) == "--sweep names tp twice: expected all its values in one list");
 }
@@ -74,6 +78,9 @@ TEST_CASE("sim sweep: a point sets the cluster, and keeps the number of requests
   const auto tp = axes_of({"tp=4"}), size = axes_of({"group-size=4"});
   CHECK(apply_point(tp, {"4"}, trace, options).error().detail ==
         "--sweep tp: the step times are measured, not from a model of GPUs");
+  const auto uneven = axes_of({"group-size=7"});
+  Workload whole = *loaded;
+  CHECK(apply_point(uneven, {"7"}, whole, options).error().detail == cat("--sweep group-size: 7: expected a divisor of the ", requests_of(*loaded), " requests"));
   CHECK(apply_point(size, {"4"}, trace, options).error().detail == "--sweep group-size: the groups are those of a trace");
 }
 

@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "cli/scratch.h"
 #include "cli/sim/captured_stream.h"
@@ -153,6 +155,65 @@ TEST_CASE("simulate command: every policy runs with every seed, and the seed alo
   const double second_s = simulation.report()[0]["total_s"]["mean"];
   CHECK(first_s != second_s);
   CHECK(both[1]["total_s"]["mean"].get<double>() == doctest::Approx((first_s + second_s) / 2));
+}
+
+TEST_CASE("simulate command: a trace is run once, since its lengths are given, with the limit that its run had") {
+  Simulation traced("");
+  traced.measure_steps();
+  traced.options.seeds = 3;
+  std::string lines;
+  for (int sample = 0; sample < 40; ++sample)
+    lines += Json{{"group", sample / 8}, {"sample", sample % 8}, {"prompt_tokens", 5}, {"tokens", 20 + 97 * sample % 500}}.dump() + "\n";
+  traced.options.workload = traced.folder.write("t.jsonl", lines);
+  traced.options.kv_tokens = 4096;
+  traced.options.policies = {"seer"};
+  const Json longest = traced.report();
+  CHECK(longest[0]["seeds"] == Json{1});
+  CHECK(longest[0]["total_s"]["ci95"].is_null());
+  traced.options.max_tokens = 2000;
+  CHECK(traced.report()[0]["total_s"]["mean"] > longest[0]["total_s"]["mean"]);  // more KV is promised to each
+  CHECK(traced.run().ok());
+
+  Simulation low("");
+  low.measure_steps();
+  low.options.workload = low.folder.write("t.jsonl", lines);
+  low.options.max_tokens = 100;
+  CHECK(low.error() == "--max-tokens is 100: a response of t has 512 tokens");
+  Simulation drawn(kGpus + "instances = 1\n" + kWork);
+  drawn.options.max_tokens = 100;
+  CHECK(drawn.error() == "--max-tokens is 100: expected a trace; other workloads say their own, max-gen");
+}
+
+TEST_CASE("simulate command: a request that no instance holds is refused at once, however long it is") {
+  Simulation traced("");
+  traced.measure_steps();
+  traced.options.workload = traced.folder.write("t.jsonl", R"({"group": 0, "sample": 0, "prompt_tokens": 5, "tokens": 99999999999999})" "\n");
+  CHECK(traced.error().starts_with("an instance holds KV of 100000 tokens"));
+}
+
+TEST_CASE("simulate command: sizes in bytes need a profile's bytes per token, and machines have the network of their GPUs") {
+  Simulation measured("");
+  measured.measure_steps();
+  measured.options.workload = measured.folder.write("t.jsonl", "{\"group\": 0, \"sample\": 0, \"prompt_tokens\": 5, \"tokens\": 9}\n");
+  measured.options.dram_bytes = 1 << 20;
+  CHECK(measured.error() == "--kv-bytes-per-token is missing: a profile does not say how much KV --dram-bytes and --cold-bytes hold");
+  measured.options.kv_bytes_per_token = 2048;
+  CHECK(measured.run().ok());
+
+  const auto total_s = [](double nic_gb_per_s) -> double {
+    Simulation simulation("gpu = \"G\"\nmodel = \"Moonlight\"\nhardware-file = \"h.json\"\ninstances = 4\ngroups = 16\ngroup-size = 8\n"
+                          "prompt-tokens = 200\nmax-gen = 4000\navg-gen = 1500\nsigma = 0.8\nicc = 0.5\n");
+    Json gpu;
+    for (const auto& [constant, value] : std::map<std::string, double>{{"hbm_gb", 80}, {"hbm_tb_per_s", 3.35}, {"bf16_tflops", 989}, {"fp8_tflops", 0},
+                                                                       {"nvlink_gb_per_s", 200}, {"nic_gb_per_s", nic_gb_per_s}})
+      gpu[constant] = {{"value", value}, {"source", "made up"}};
+    gpu["gpus_per_node"] = {{"value", 1}, {"source", "made up"}};
+    simulation.folder.write("h.json", Json{{"gpus", {{"G", gpu}}}}.dump());
+    simulation.options.kv_tokens = 8192;
+    simulation.options.scheduler.chunk_tokens = 500;
+    return simulation.report()[0]["total_s"]["mean"];
+  };
+  CHECK(total_s(0.01) > 2 * total_s(50));
 }
 
 TEST_CASE("simulate command: stopped on request it writes no file") {
