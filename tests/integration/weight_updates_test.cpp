@@ -59,7 +59,7 @@ class RunningFleet {
     const auto work = load_work(options_of(folder, ScratchFolder()));
     REQUIRE_MESSAGE(work.ok(), work.error().detail);
     groups_ = work->groups;
-    const std::shared_ptr<const Model> model = work->model;
+    const std::shared_ptr<const Model> model = work->loaded.model();
     CpuEngineConfig engine{.threads = 1, .device_blocks = 10, .block_tokens = 16, .loader = std::make_shared<ModelLoader>()};
     NodeMakers makers;
     makers.make_engine = [model, engine](InstanceId) -> Result<std::shared_ptr<Engine>> {
