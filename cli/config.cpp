@@ -674,10 +674,16 @@ NodeRoles roles_of(const NodeOptions& options) {
   return roles;
 }
 
-/// As a shell takes them.
+/// As a shell takes them, without the files that they name for output: these change no figure.
 std::string command_text(const std::vector<std::string>& arguments) {
   std::string text = "seer";
-  for (const std::string& argument : arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name == "--html" || name == "--report" || name == "--csv" || name == "--log-file") {
+      i += name.size() == argument.size() ? 1 : 0;
+      continue;
+    }
     const bool is_plain = !argument.empty() && std::ranges::all_of(argument, [](unsigned char c) { return std::isalnum(c) || std::strchr("-_./=,:+@%", c) != nullptr; });
     text += is_plain ? cat(' ', argument) : cat(" '", argument, '\'');
   }

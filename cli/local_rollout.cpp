@@ -393,7 +393,6 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   for (const Response& response : journal.answered()) give(response);
   if (!written.ok()) return written.error();
 
-  const int64_t began_us = steady_us();
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000, cpu_actors_before = actors_cpu_us();
   if (hooks.more) config.open = true, config.responses_kept_max = kKeptMax;
   config.tells_commits = journal.is_on();
@@ -404,7 +403,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
       machines.start_rollout(config, {std::move(groups), std::move(pasts), journal.take_resumed(config.id)}, inbox.handle());
 
   RolloutSummary summary;
-  std::vector<double> completions_s;
+  std::vector<int64_t> completed_us;  // each response, and at the end the rollout, as heard of here
+  int64_t ended_us = 0;
   bool stopping = false;
   auto stop = [&] {
     if (std::exchange(stopping, true)) return;
@@ -425,13 +425,14 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
             give(response);
             if (!written.ok()) stop();
             if (hooks.more) rt::post(rollout, AckResponses{{response.request}});
-            if (!options.html.empty()) completions_s.push_back(static_cast<double>(steady_us() - began_us) / 1e6);
+            if (!options.html.empty()) completed_us.push_back(steady_us());
           },
       .progress = hooks.progress,
       .commits = [&](const RolloutCommits& commits) { keep([&] { return journal.commit(commits); }); },
       .summary =
           [&](RolloutSummary& s) {
             summary = std::move(s);
+            ended_us = steady_us();
             over = true;
           }};
   while (!over) {
@@ -473,9 +474,11 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                          .learned = {},
                          .prompts = std::move(prompts),
                          .instances = {},
-                         .completions_s = std::move(completions_s),
+                         .completions_s = {},
                          .journal = std::move(journal)};
   outcome.complete = outcome.report.rollout.complete;
+  for (const int64_t us : completed_us)
+    outcome.completions_s.push_back(std::max(0.0, outcome.report.rollout.wall_s() - static_cast<double>(ended_us - us) / 1e6));
   if (servers) outcome.learned = servers->profile({});
   for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.rollout.wall_s()));
   return outcome;
