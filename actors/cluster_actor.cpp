@@ -128,6 +128,7 @@ void ClusterActor::on_weights(const ClusterWeights& changed) {
   if (changed.what.version <= weights.what.version) return;
   weights = changed;
   log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
+  tell_all(weights);
   for (const NodeId node : changed.nodes) has_changed(node);
   for (auto& [id, member] : members) {
     member.tries = 0;
@@ -255,6 +256,7 @@ void ClusterActor::on_watch(const WatchCluster& watch) {
   rt::monitor(self, watch.reply_to);
   for (const auto& [id, member] : members)
     if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at, member.ready->handle, member.ready->instances});
+  if (weights.what.version != WeightVersion{}) rt::tell(self, watch.reply_to, weights);
 }
 
 void ClusterActor::on_down(const rt::down& message) {

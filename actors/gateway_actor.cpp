@@ -12,6 +12,7 @@ constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 constexpr size_t kRolloutsKept = 16;
 constexpr size_t kLateMax = 16;
+constexpr uint64_t kIdle = 1;  // in a WorkReady: time to look whether a rollout is idle
 
 /// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -72,7 +73,8 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
 GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
   rt::post(handle{self}, WorkReady{});  // handles calls that came before set_wake()
   return {
-      [this](const WorkReady&) {
+      [this](const WorkReady& ready) {
+        if (ready.what == kIdle) return on_idle();
         for (auto& work : door->take()) work(*this);
         end_update_in_time();
         place();
@@ -247,6 +249,19 @@ void GatewayActor::close_rollout() {
   if (current == RolloutId{}) return;
   rt::post(rollouts.at(current).handle, CloseRollout{});
   current = {};
+}
+
+void GatewayActor::watch_idle() {
+  if (config.idle_us == 0 || current == RolloutId{} || !running.empty() || std::exchange(watches_idle, true)) return;
+  rt::tell_after(self, config.idle_us, handle{self}, WorkReady{kIdle});
+}
+
+/// Machines change their weights only when no rollout uses them, and another process may wait for that.
+void GatewayActor::on_idle() {
+  watches_idle = false;
+  if (current == RolloutId{} || !running.empty()) return;
+  if (rt::now_us(self) - rollouts.at(current).ended_us < config.idle_us) return watch_idle();
+  close_rollout();
 }
 
 // ---- responses ---------------------------------------------------------------------------------------------------------------
@@ -427,6 +442,7 @@ void GatewayActor::drain() {
 }
 
 void GatewayActor::see_if_idle() {
+  watch_idle();
   if (update && !update->until_us && running.empty()) limit_update();
   if (!running.empty() && is_paused) return;
   for (const auto& idle : std::exchange(when_idle, {})) idle();
@@ -494,6 +510,23 @@ void GatewayActor::lose_node(NodeId node) {
   settle_update();
 }
 
+void GatewayActor::follow_weights(const ClusterWeights& now) {
+  if (now.what.version <= version) return;
+  elsewhere = now;
+  if (!update) use_elsewhere();
+}
+
+void GatewayActor::use_elsewhere() {
+  const std::optional<ClusterWeights> now = std::exchange(elsewhere, {});
+  if (!now || now->what.version <= version) return;
+  log.info(rt::now_us(self), "weights_elsewhere", {{"weight_version", now->what.version}});
+  end_requests(is_any, InFlight::kRedo);
+  close_rollout();
+  run_with(now->what.version, {});
+  if (fleet.weights_are) fleet.weights_are(*now);
+  place();
+}
+
 void GatewayActor::end_update_in_time() {
   if (!update || !update->until_us || rt::now_us(self) < *update->until_us) return;
   update->error = cat("node ", *update->waiting.begin(), " has not changed its weights within ", config.update_us_max / 1'000'000, " s");
@@ -556,6 +589,7 @@ void GatewayActor::finish_update(Status status) {
   update.reset();
   log.info(rt::now_us(self), "weights_updated", {{"weight_version", version}, {"error", status.ok() ? "" : status.error().detail}});
   done(std::move(status));
+  use_elsewhere();
   place();
 }
 

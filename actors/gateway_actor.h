@@ -100,6 +100,7 @@ struct GatewayConfig {
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
   int64_t choose_responses = 16;     // a schedule is chosen when this many responses are open
   int64_t update_us_max = 600'000'000; // for an update, after requests that may finish; it fails for machines that have not answered by then
+  int64_t idle_us = 0;               // a rollout without requests ends after this long: until then its machines keep their weights. 0: never
   int64_t responses_max = 1'000'000; // requested and not given yet; a request for more is answered with an error
 };
 
@@ -184,6 +185,8 @@ struct GatewayActor {
   void update_weights(WeightsOrder order);
   /// The node will not answer any more.
   void lose_node(NodeId node);
+  /// The machines have these weights, whoever changed them.
+  void follow_weights(const ClusterWeights& now);
   /// Forgets the KV and the drafts of all past requests; those that wait have none. Errors: kUnavailable if some request runs.
   Status flush();
   GatewayLoads loads() const;
@@ -266,6 +269,8 @@ struct GatewayActor {
   bool may_open_rollout();
   Rollout& open_rollout();
   void close_rollout();
+  void watch_idle();
+  void on_idle();
   using RequestTest = std::function<bool(const GatewayRequest&)>;
   int64_t end_requests(const RequestTest& is_meant, InFlight how);
   int64_t end_waiting(const RequestTest& is_meant);
@@ -284,6 +289,7 @@ struct GatewayActor {
   void limit_update();
   void end_update_in_time();
   void finish_update(Status status);
+  void use_elsewhere();
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
   void log_end(const Open& request) const;
@@ -309,10 +315,11 @@ struct GatewayActor {
   ChunkSchedulerConfig scheduler;                   // of rollouts that open
   Choice choice;                                    // of that
   std::optional<Update> update;
+  std::optional<ClusterWeights> elsewhere;          // that came from others during the update
   std::map<WeightVersion, LateUpdate> late;         // the last ones, above `version`
   bool is_paused = false;
   std::vector<std::function<void()>> when_idle;     // of those that paused
-  bool is_ticking = false;
+  bool is_ticking = false, watches_idle = false;
   int64_t pieces_open = 0;
   GatewayLoads totals;                              // figures that only grow
 };

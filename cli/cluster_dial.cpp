@@ -63,6 +63,9 @@ void ClusterWatch::subscribe() {
 void ClusterWatch::follow() {
   while (news_.receive(
       0, [&](const NodeJoined& node) { on_joined(node); }, [&](const PartLost& lost) { on_unlisted(lost); },
+      [&](const ClusterWeights& weights) {
+        if (hooks_.weights) hooks_.weights(weights);
+      },
       [&](const rt::down& message) { on_down(message); })) {
   }
   reach_again();

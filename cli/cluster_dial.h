@@ -37,6 +37,8 @@ class ClusterWatch {
     /// Enters again at a controller that was lost. Errors: kUnavailable if it does not answer; then it is asked again.
     /// Other errors end the watch. May be empty if wait_s is 0.
     std::function<Status(const ClusterHandle&)> enter_again;
+    /// The cluster has these weights. May be empty.
+    std::function<void(const ClusterWeights&)> weights = {};
   };
   struct Config {
     std::string address;     // of the controller, also for errors; empty: it is in this process

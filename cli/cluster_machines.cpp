@@ -28,7 +28,8 @@ ClusterMachines::ClusterMachines(ClusterNet& net, Config config, ClusterHandle c
                                        return joined(at, std::move(node), instances);
                                      },
                                      [this](const PartLost& lost) { left(lost); },
-                                     [this](const ClusterHandle& returned) { return enter_again(returned); }},
+                                     [this](const ClusterHandle& returned) { return enter_again(returned); },
+                                     config_.weights_changed},
                  log);
 }
 

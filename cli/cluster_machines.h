@@ -32,7 +32,8 @@ class ClusterMachines {
     ClusterIdentity model; // that its machines must have: name and shape
     int64_t wait_s = 60;   // for a controller that died
     size_t spare_ids = 0;  // ids of rollouts that are asked for ahead
-    std::function<void(NodeId)> node_left = {};  // called by follow()
+    std::function<void(NodeId)> node_left = {};  // called by follow(), as is the next
+    std::function<void(const ClusterWeights&)> weights_changed = {};  // another process has changed them, or this one
   };
   /// Errors: as dial_cluster() and enter_rollout() say. REQUIRES: net and log outlive it.
   static Result<std::unique_ptr<ClusterMachines>> enter(ClusterNet& net, Config config, const std::atomic<bool>& stop, const EventLog& log);

@@ -7,6 +7,7 @@
 #include "actors/policy/draft/group_drafter.h"
 #include "cli/engine_source.h"
 #include "cli/kv_size.h"
+#include "cli/machine_memory.h"
 #include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
 #include "gpu/model/weight_store.h"
@@ -63,7 +64,8 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions&
 Result<LoadedModel> load_model_of(const MachineOptions& options) {
   LoadedModel loaded;
   SEER_ASSIGN_OR_RETURN(auto model, load_model(options.model, options.weights));
-  loaded.loader = std::make_shared<ModelLoader>(ModelLoader::Weights{std::move(model), WeightVersion{static_cast<uint64_t>(options.weight_version)}});
+  loaded.loader = std::make_shared<ModelLoader>(ModelLoader::Weights{std::move(model), WeightVersion{static_cast<uint64_t>(options.weight_version)}},
+                                                [](const std::string& what, int64_t bytes) { return check_memory({{what, bytes, bytes}}, find_memory()); });
   SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
   return loaded;
 }

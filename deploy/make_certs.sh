@@ -27,9 +27,11 @@ for name in "${names[@]}"; do
     exit 2
   fi
 done
-for name in ca "${names[@]}"; do
-  if [[ -e $folder/$name.pem ]]; then
-    echo "make_certs: $folder has certificates already: expected another folder" >&2
+files=()
+for name in ca "${names[@]}"; do files+=("$folder/$name.pem" "$folder/$name.key" "$folder/$name.csr"); done
+for file in "${files[@]}"; do
+  if [[ -e $file ]]; then
+    echo "make_certs: $file is there already: expected another folder" >&2
     exit 1
   fi
 done
@@ -38,7 +40,7 @@ umask 077  # only the owner may read keys
 
 new_key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
 log=$(mktemp)
-trap 'rm -f "$log" "$folder"/*.csr' EXIT
+trap 'rm -f "$log"; for name in "${names[@]}"; do rm -f "$folder/$name.csr"; done' EXIT
 run() {
   openssl "$@" >"$log" 2>&1 || { cat "$log" >&2; echo "make_certs: openssl $1 failed" >&2; exit 1; }
 }

@@ -356,9 +356,16 @@ struct NodeJoined {
   uint32_t instances = 0;
   SEER_FIELDS(NodeJoined, at, handle, instances)
 };
-/// Hears which machines join. PartLost: a machine died or gave up, and all of it is lost.
-using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
-/// Subscribes to machines that join and leave. The sink hears of those already there first.
+/// The cluster has new weights. Machines that join with older ones are updated to them.
+struct ClusterWeights {
+  NewWeights what;
+  uint64_t weights = 0;       // their checksum (ClusterIdentity)
+  std::vector<NodeId> nodes;  // those that have changed already; the controller asks the others
+  SEER_FIELDS(ClusterWeights, what, weights, nodes)
+};
+/// Hears which machines join, and which weights they have. PartLost: a machine died or gave up, and all of it is lost.
+using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>, rt::oneway<ClusterWeights>>;
+/// Subscribes to these. The sink hears first of the machines already there.
 struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
 /// A rollout asks to run in the cluster.
 struct EnterRollout {
@@ -374,13 +381,6 @@ struct RolloutEntered {
   KvDirectoryHandle directory;
   std::string error;            // why it was refused; empty: accepted
   SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
-};
-/// The cluster has new weights. Machines that join with older ones are updated to them.
-struct ClusterWeights {
-  NewWeights what;
-  uint64_t weights = 0;       // their checksum (ClusterIdentity)
-  std::vector<NodeId> nodes;  // those that have changed already; the controller asks the others
-  SEER_FIELDS(ClusterWeights, what, weights, nodes)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;

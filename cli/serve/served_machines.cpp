@@ -117,7 +117,8 @@ Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& optio
 /// Those of a cluster.
 class JoinedMachines final : public ServedMachines {
  public:
-  static constexpr size_t kSpareIds = 4;  // a rollout is opened for new weights and after some ten thousand responses
+  static constexpr size_t kSpareIds = 4;  // a rollout is opened for new weights, after some ten thousand responses, and after a pause
+  static constexpr int64_t kIdleUs = 5'000'000;
 
   JoinedMachines(const ServeOptions& options, std::unique_ptr<ClusterNet> net, std::unique_ptr<ClusterMachines> cluster)
       : scheduler_(options.scheduler), net_(std::move(net)), cluster_(std::move(cluster)) {
@@ -128,7 +129,9 @@ class JoinedMachines final : public ServedMachines {
   }
   rt::system& system() override { return net_->system(); }
   GatewayConfig gateway_config() const override {
-    return {.rollout = {.scheduler = scheduler_, .instances_expected = cluster_->entered().instances}, .version = cluster_->entered().version};
+    return {.rollout = {.scheduler = scheduler_, .instances_expected = cluster_->entered().instances},
+            .version = cluster_->entered().version,
+            .idle_us = kIdleUs};
   }
   uint64_t weights() const override { return cluster_->entered().weights; }
   GatewayFleet gateway_fleet() override {
@@ -162,7 +165,9 @@ class JoinedMachines final : public ServedMachines {
   void weights_are(const ClusterWeights& weights) {
     cluster_->weights_are(weights);
     const std::lock_guard lock(mutex_);
-    forget(std::exchange(running_, weights.what.source ? weights.what.folder : ""));
+    const auto source = sources_.find(weights.what.folder);
+    const bool is_here = source != sources_.end() && source->second == weights.what.source;
+    forget(std::exchange(running_, is_here ? weights.what.folder : ""));
   }
   void forget(const std::string& name) {
     const auto source = sources_.find(name);
@@ -184,13 +189,17 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
   SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterNet> net, ClusterNet::create(options.cluster_access, log));
   const auto node_left = [door](NodeId node) { door->put([node](GatewayActor& gateway) { gateway.lose_node(node); }); };
+  const auto weights_changed = [door](const ClusterWeights& weights) {
+    door->put([weights](GatewayActor& gateway) { gateway.follow_weights(weights); });
+  };
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterMachines> cluster,
                         ClusterMachines::enter(*net,
                                                {.address = options.cluster,
                                                 .model = model_identity(options.model, model),
                                                 .wait_s = options.controller_wait_s,
                                                 .spare_ids = JoinedMachines::kSpareIds,
-                                                .node_left = node_left},
+                                                .node_left = node_left,
+                                                .weights_changed = weights_changed},
                                                stop, log));
   auto machines = std::make_unique<JoinedMachines>(options, std::move(net), std::move(cluster));
   SEER_RETURN_IF_ERROR(machines->follow());  // it knows the machines that are there before the first request comes

@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.parse
 import uuid
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
@@ -306,9 +307,9 @@ class AsyncGroup:
     async def __anext__(self) -> Response:
         if self._left == 0:
             raise StopAsyncIteration
-        task = await self._done.get()
-        self._left -= 1
         try:
+            task = await self._done.get()
+            self._left -= 1
             return task.result()
         except BaseException:
             await self.close()
@@ -354,14 +355,18 @@ class AsyncClient:
         """The response as it grows: each one has all tokens so far, and the last one a finish_reason."""
         body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, True)
         last = None
-        async for data in self._http.events("/generate", body, timeout_s=self._timeout_s):
-            if data == b"[DONE]":
-                continue
-            answer = Answer(200, data).json()
-            if "error" in answer:
-                raise ServerFailed(answer["error"].get("message", "the server gave no reason"), 500)
-            last = _response_of(answer, 0, logprobs)
-            yield last
+        events = self._http.events("/generate", body, timeout_s=self._timeout_s)
+        try:
+            async for data in events:
+                if data == b"[DONE]":
+                    continue
+                answer = Answer(200, data).json()
+                if "error" in answer:
+                    raise ServerFailed(answer["error"].get("message", "the server gave no reason"), 500)
+                last = _response_of(answer, 0, logprobs)
+                yield last
+        finally:
+            await events.aclose()
         if last is None or last.finish_reason is None:
             raise ConnectionLost("the stream ended before the response did")
 
@@ -529,6 +534,7 @@ class _Steps:
     def __init__(self, client: "Client", steps):
         self._client, self._steps = client, steps
         self._close = steps.close if isinstance(steps, AsyncGroup) else steps.aclose
+        client._steps.add(self)
 
     def __iter__(self) -> Iterator[Response]:
         return self
@@ -595,6 +601,8 @@ class Client:
 
     def __init__(self, address: str, token: Optional[str] = None, tls_ca: Optional[str] = None, **options):
         self._async = AsyncClient(address, token, tls_ca, **options)
+        self._steps: "weakref.WeakSet[_Steps]" = weakref.WeakSet()  # which hold requests between two steps
+        self._lock, self._is_closed = threading.Lock(), False        # of what is handed to the loop
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="seer_client", daemon=True)
         self._thread.start()
@@ -667,16 +675,19 @@ class Client:
 
     def close(self) -> None:
         """Ends all that is under way, on the server too. The client cannot be used again."""
-        if self._loop.is_closed():
-            return
-
         async def end():
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*(steps._close() for steps in list(self._steps)), return_exceptions=True)
             await self._async.close()
-        self._run(end())
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True  # nothing is handed over after end()
+            ended = asyncio.run_coroutine_threadsafe(end(), self._loop)
+        ended.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -688,10 +699,11 @@ class Client:
         self.close()
 
     def _run(self, work):
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("this client was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closed or not self._thread.is_alive():
+                work.close()
+                raise RuntimeError("this client was closed" if self._is_closed else "this client belongs to another process: make one for each")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:

@@ -262,6 +262,12 @@ def parse_address(text: str, wants_tls: bool) -> Address:
     return Address(host, port, parts.scheme == "https" or wants_tls)
 
 
+def _let_go(connecting: "asyncio.Future[_Connection]") -> None:
+    """Of a connection that nobody waits for."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
+
+
 class Http:
     def __init__(self, address: str, token: Optional[str], tls_ca: Optional[str], connections_max: int, retries: int):
         if connections_max < 1:
@@ -281,10 +287,11 @@ class Http:
     async def call(self, method: str, path: str, body=None, *, timeout_s: float, is_control: bool = False, may_repeat: bool = True) -> Answer:
         """One request and its whole answer, whatever its status. `body` is sent as JSON, bytes as they are."""
         async def whole() -> Answer:
-            async with self._slot(is_control), self._asked(method, path, body, may_repeat) as (connection, status, headers):
+            async with self._asked(method, path, body, may_repeat) as (connection, status, headers):
                 parts = [part async for part in connection.read_body(headers)]
                 return Answer(status, b"".join(parts))
-        return await self._in_time(whole(), timeout_s, f"{method} {path}")
+        async with self._slot(is_control):  # waiting for one does not count
+            return await self._in_time(whole(), timeout_s, f"{method} {path}")
 
     async def events(self, path: str, body, *, timeout_s: float) -> AsyncIterator[bytes]:
         """The data of each event of the stream that a POST answers with. `timeout_s` is for one event."""
@@ -420,10 +427,17 @@ class Http:
             if connection.is_usable():
                 return connection
             connection.close()
+        # Not with asyncio.wait_for(): before Python 3.12 it forgets that it was cancelled if the connection is there by then.
+        connecting = asyncio.ensure_future(self._connect())
         try:
-            return await asyncio.wait_for(self._connect(), CONNECT_S)
-        except asyncio.TimeoutError:
-            raise CannotConnect(f"cannot connect to {self.address}: no answer within {CONNECT_S:g} s") from None
+            await asyncio.wait([connecting], timeout=CONNECT_S)
+            if connecting.done():
+                return connecting.result()
+            raise CannotConnect(f"cannot connect to {self.address}: no answer within {CONNECT_S:g} s")
+        except BaseException:
+            connecting.cancel()
+            connecting.add_done_callback(_let_go)
+            raise
 
     async def _connect(self) -> _Connection:
         """Tries each address of the host, and tells of the last one: the standard library hides what happened if there are two."""

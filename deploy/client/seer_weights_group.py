@@ -47,6 +47,7 @@ CONTINUE = "/continue_generation"
 GONE = "the trainer has gone"
 RECONNECT_S = 600.0     # for the server to be there again
 RECONNECT_WAIT_S = 0.5
+SILENCE_MAX_S = 86_400  # that the server takes
 START_S = 300.0         # for a worker, which imports torch
 PR_SET_PDEATHSIG = 1    # of Linux: the signal when the parent has died
 MESSAGE_CHARS_MAX = 1000
@@ -210,7 +211,7 @@ class Worker:
                     self._update_in_memory()
                 elif self._call["path"] == UPDATE:
                     found = self._client.update_weights_from_tensors(self._tensors(), **self._call["label"], mode="retract",
-                                                                     silence_s=math.ceil(self._options.timeout_s))
+                                                                     silence_s=min(math.ceil(self._options.timeout_s), SILENCE_MAX_S))
                     self._answer(True, f"weight version {found}")
                 elif self._call["path"] == CONTINUE:
                     self._answer(False, "no parts of new weights are here")

@@ -5,7 +5,7 @@
 namespace seer {
 
 ModelLoader::ModelLoader() : ModelLoader(Weights()) {}
-ModelLoader::ModelLoader(Weights first) : kept_(std::move(first)), thread_({}, [this](Job& job) { run(job); }) {}
+ModelLoader::ModelLoader(Weights first, Fits fits) : fits_(std::move(fits)), kept_(std::move(first)), thread_({}, [this](Job& job) { run(job); }) {}
 
 void ModelLoader::load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done) {
   thread_.put({std::move(folder), version, std::move(like), std::move(done)});
@@ -69,6 +69,7 @@ Result<std::shared_ptr<const Model>> ModelLoader::read(const Job& job) {
     const std::lock_guard lock(mutex_);
     if (const auto offered = offered_.find(job.folder); offered != offered_.end()) memory = offered->second;
   }
+  if (fits_) SEER_RETURN_IF_ERROR(fits_(cat("the weights of ", job.folder), job.like->weight_bytes()));
   if (memory == nullptr) return load_weights(std::filesystem::path(job.folder), *job.like);
   SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(*memory, job.folder));
   return load_weights(checkpoint, *job.like);

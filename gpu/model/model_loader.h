@@ -28,8 +28,10 @@ class ModelLoader {
     std::shared_ptr<const Model> model;  // null: there are none
     WeightVersion version{};
   };
-  /// `first`: those that the engines begin with.
-  explicit ModelLoader(Weights first);
+  /// Whether there is memory for so many bytes of `what`, beside all that is in use.
+  using Fits = std::function<Status(const std::string& what, int64_t bytes)>;
+  /// `first`: those that the engines begin with. Weights that do not fit are not loaded; without `fits` that is not looked at.
+  explicit ModelLoader(Weights first, Fits fits = {});
   ModelLoader();
   /// Waits for the running load. `done` is not called for loads that have not begun.
   ~ModelLoader() = default;
@@ -64,6 +66,7 @@ class ModelLoader {
 
   Result<std::shared_ptr<const Model>> read(const Job& job);
 
+  const Fits fits_;
   mutable std::mutex mutex_;                        // guards the five below
   std::map<std::string, std::shared_ptr<const WeightMemory>> offered_;
   std::map<Key, std::weak_ptr<const Model>> held_;  // the next load removes entries that nobody holds

@@ -13,7 +13,7 @@ using namespace seer;
 
 namespace {
 
-using Watcher = Recorder<ClusterSink, NodeJoined, PartLost>;
+using Watcher = Recorder<ClusterSink, NodeJoined, PartLost, ClusterWeights>;
 
 /// A machine that only notes its messages.
 struct FakeNode {
@@ -371,6 +371,12 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   b.ready(2, missed.handle());
   rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{1}}});
   b.run();
+  Watcher watcher(b.world);
+  const auto heard = [&] { return watcher.all<ClusterWeights>(); };
+  rt::post(b.cluster, WatchCluster{watcher.handle()});
+  b.run();
+  REQUIRE(heard().size() == 1);
+  CHECK(heard()[0].what.version == WeightVersion{5});
   CHECK(changed.seen->updates.empty());
   REQUIRE(missed.seen->updates.size() == 1);
   CHECK(missed.seen->updates[0].what.version == WeightVersion{5});
@@ -403,10 +409,13 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   rt::post(b.cluster, ClusterWeights{{WeightVersion{4}, "/older"}, 1, {}});  // it comes late, and says nothing new
   b.run();
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).version == WeightVersion{5});
+  CHECK(heard().size() == 1);
 
   // Newer ones come while a machine still changes to these: it refuses them, and is asked again once it has changed.
   rt::post(b.cluster, ClusterWeights{{WeightVersion{6}, "/newer"}, 78, {NodeId{1}, NodeId{2}, NodeId{4}}});
   b.run();
+  REQUIRE(heard().size() == 2);
+  CHECK(heard()[1].what.version == WeightVersion{6});
   REQUIRE(late.seen->updates.size() == 2);
   const WeightsSink reply_to = late.seen->updates[1].reply_to;
   rt::post(reply_to, WeightsUpdated{NodeId{3}, WeightVersion{6}, "node 3 is changing to weight version 5 already", 0});

@@ -188,3 +188,26 @@ TEST_CASE("gateway: when machines change late while requests run, these start ag
   for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
   b.check_exact();
 }
+
+TEST_CASE("gateway: weights that another process changes can change while nothing runs here, and are used from then on") {
+  Bench b({}, {.idle_us = 5'000'000});
+  b.ask(0, 0, 4);
+  b.finish();
+  Recorder<WeightsSink, WeightsUpdated> other(b.cluster.world);
+  const size_t nodes = b.cluster.fleet.update_weights({WeightVersion{2}, "new"}, other.handle()).size();
+  b.run_for(4'000'000);
+  CHECK(other.log().empty());  // more requests may come for the old ones
+  b.run_for(2'000'000);
+  REQUIRE(other.log().size() == nodes);
+  for (const WeightsUpdated& answer : other.all<WeightsUpdated>()) CHECK_MESSAGE(answer.error.empty(), answer.error);
+  b.tell([](GatewayActor& gateway) {
+    gateway.follow_weights({{WeightVersion{2}, "new"}, 7, {}});
+    gateway.follow_weights({{WeightVersion{1}, "old"}, 6, {}});  // late
+  });
+  b.ask(1, 0, 4);
+  b.finish();
+  for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.version == WeightVersion{2});
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+  CHECK(b.told.size() == 1);
+  b.check_exact();
+}

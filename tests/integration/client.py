@@ -7,7 +7,7 @@ from served import LONG, MODEL, ROOT, Served, ServedCase
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
 import seer_client, seer_slime, seer_verl, stand_ins
-from seer_client import AsyncClient, Client
+from seer_client import AsyncClient, Client, SeerError
 from weights import read_tensors
 
 SHORT = {"max_new_tokens": 20, "sampling_seed": 7}
@@ -96,6 +96,66 @@ class ServedTest(ServedCase):
         with self.assertRaises(kind) as raised:
             call()
         self.assertIn(sentence, str(raised.exception))
+
+
+class EndsTest(ServedTest):
+    """What is given up here is given up at the server, too."""
+
+    def aborted(self):
+        return self.served.call("GET", "/seer/v1/status")[1]["responses"]["abort"]
+
+    def assertAborts(self, count, give_up):
+        before = self.aborted()
+        give_up()
+        wait_until(self.client, is_idle)
+        self.assertEqual(self.aborted() - before, count)
+
+    def test_a_group_whose_consumer_is_cancelled_ends(self):
+        async def consume():
+            async with AsyncClient(f"127.0.0.1:{self.served.port}") as client:
+                group = client.generate_group([2, 3, 4], 3, sampling=LONG)
+                first = asyncio.ensure_future(group.__anext__())
+                await asyncio.to_thread(wait_until, self.client, lambda load: load.running == 3)
+                first.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await first
+        self.assertAborts(3, lambda: asyncio.run(consume()))
+
+    def test_closing_a_client_ends_a_stream_between_two_steps(self):
+        def give_up():
+            client = Client(f"127.0.0.1:{self.served.port}")
+            responses = client.generate([2, 3, 4], stream=True, sampling=LONG)
+            next(responses)
+            client.close()
+        self.assertAborts(1, give_up)
+
+    def test_closing_a_client_ends_the_calls_of_other_threads_and_those_that_they_make_next(self):
+        for _ in range(5):
+            client = Client(f"127.0.0.1:{self.served.port}")
+
+            def work():
+                while True:
+                    try:
+                        client.generate([2, 3, 4], sampling=SHORT)
+                    except SeerError:
+                        pass
+                    except RuntimeError as closed:
+                        return str(closed)
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                ends = [pool.submit(work) for _ in range(8)]
+                threading.Event().wait(0.1)
+                client.close()
+                self.assertEqual({end.result(timeout=30) for end in ends}, {"this client was closed"})
+
+    def test_a_client_is_refused_in_a_forked_process(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                self.client.health()
+            except RuntimeError as error:
+                os._exit(0 if "belongs to another process" in str(error) else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
 
 class ResponsesTest(ServedTest):

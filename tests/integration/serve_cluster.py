@@ -119,6 +119,20 @@ class ServeClusterTest(unittest.TestCase):
             self.assertEqual([exact(a) for a in answers], expected)
             until(lambda: self.status()["nodes"][0]["weight_version"] == 5, "the controller knows the new version")
 
+    def test_a_second_server_lets_the_weights_change_while_it_is_idle_and_follows(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = turned_model(work)
+            old, new = self.alone(), self.alone(folder)
+            first, self.served = self.served, Served("--cluster", f"127.0.0.1:{self.controller_port}")
+            self.addCleanup(first.kill)
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], old)
+            answer = first.post("/update_weights_from_disk", {"model_path": folder, "weight_version": "5"})  # waits for the second to be idle
+            self.assertTrue(answer["success"], answer)
+            until(lambda: self.served.call("GET", "/get_weight_version")[1] == {"weight_version": "5"}, "the second one knows")
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], new)
+            answer = self.served.post("/update_weights_from_disk", {"model_path": MODEL})
+            until(lambda: first.call("GET", "/get_weight_version")[1] == {"weight_version": "6"}, "the first one knows")
+
     def test_an_update_is_refused_whole_where_the_folder_is_wrong(self):
         expected = self.alone()
         found, answer = self.served.call("POST", "/update_weights_from_disk", {"model_path": "/nowhere", "weight_version": "5"})

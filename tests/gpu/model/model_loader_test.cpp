@@ -145,6 +145,23 @@ TEST_CASE("model loader: an engine starts with the weights that engines changed 
   }
 }
 
+TEST_CASE("model loader: weights for which there is no memory are refused, and what is there stays") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  const auto first = *load_model(folder.path());
+  int64_t free_bytes = first->weight_bytes() - 1;
+  ModelLoader loader({first, WeightVersion{1}}, [&](const std::string& what, int64_t bytes) {
+    CHECK(what == "the weights of " + folder.path().string());
+    return bytes <= free_bytes ? Status() : fail(Code::kInvalidArgument, "not enough memory for ", what);
+  });
+  const auto refused = load(loader, folder.path(), WeightVersion{2}, first);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().detail == "not enough memory for the weights of " + folder.path().string());
+  CHECK(loader.current().model == first);
+  ++free_bytes;
+  CHECK(load(loader, folder.path(), WeightVersion{2}, first).ok());
+}
+
 TEST_CASE("model loader: weights that no engine changed to are read again, for they may be others under the same name") {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
