@@ -38,15 +38,16 @@ struct GroupFiles {
   const char* mount;
   const char* limit;
   const char* used;
-  const char* cached;  // key in memory.stat: file pages that the kernel drops before it refuses memory
+  std::array<const char*, 2> cached;  // keys in memory.stat: file pages, which the kernel drops before it refuses memory
 };
-constexpr GroupFiles kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "};
-constexpr GroupFiles kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
+constexpr GroupFiles kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}};
+constexpr GroupFiles kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
 
 void apply_group(const fs::path& group, const GroupFiles& files, MachineMemory& memory) {
   const auto limit = value_in(group / files.limit), used = value_in(group / files.used);
   if (!limit || !used || *limit >= memory.bytes) return;
-  const int64_t cached = value_after(group / "memory.stat", files.cached).value_or(0);
+  int64_t cached = 0;
+  for (const char* const key : files.cached) cached += value_after(group / "memory.stat", key).value_or(0);
   memory.bytes = *limit;
   memory.free_bytes = std::clamp<int64_t>(*limit - (*used - cached), 0, memory.free_bytes);
 }

@@ -44,7 +44,7 @@ class LocalMachines final : public ServedMachines {
   uint64_t weights() const override { return weights_; }
   GatewayFleet gateway_fleet() override {
     GatewayFleet fleet{
-        .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return fleet_.start_rollout(c, {}, events); },
+        .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return start_rollout(c, events); },
         .end_rollout = [this](RolloutId id) { fleet_.end_rollout(id); },
         .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return fleet_.update_weights(weights, reply_to); },
         .nodes = [this] { return fleet_.nodes(); }};
@@ -65,6 +65,12 @@ class LocalMachines final : public ServedMachines {
   }
 
  private:
+  /// Waits for the instances of the nodes that are there.
+  RolloutHandle start_rollout(RolloutConfig config, const RolloutEvents& events) {
+    config.instances_expected = 0;
+    for (const auto& [id, node] : fleet_.nodes()) config.instances_expected += node_config(fleet_config(options_, options_.nodes), id).instances.size();
+    return fleet_.start_rollout(std::move(config), {}, events);
+  }
   /// Returns the reason that it gave. The rollouts have heard of it.
   std::string lose_node(const rt::down& message) {
     const auto gone = std::ranges::find_if(nodes_, [&](const auto& node) { return rt::is_source(message, node.second); });

@@ -243,7 +243,7 @@ Status DeviceWeights::upload(Device& device, Stream stream, const Model& model, 
   SEER_RETURN_IF_ERROR(wait(device.record(stream)));
   uint32_t found = 0;
   std::memcpy(&found, staging_, sizeof found);
-  if (found != 0) return fail(Code::kCorrupt, "cuda engine: of the weights of ", model.folder, ", what arrived on the device is not finite");
+  if (found != 0) return fail(Code::kCorrupt, "cuda engine: of weights for ", model.folder, ", what arrived on the device is not finite");
   return {};
 }
 

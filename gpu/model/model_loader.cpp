@@ -24,8 +24,9 @@ void ModelLoader::withdraw(const std::string& name) {
 void ModelLoader::keep(Weights running) {
   Weights freed;  // without the lock: that may take long
   const std::lock_guard lock(mutex_);
-  if (running.version == kept_.version) return;
-  freed = std::exchange(before_, std::exchange(kept_, std::move(running)));
+  if (running.model == kept_.model) return;
+  freed = std::exchange(kept_, std::move(running));
+  if (before_.model == nullptr) std::swap(before_, freed);  // else what was kept has never been settled
 }
 
 void ModelLoader::settle(WeightVersion version) {

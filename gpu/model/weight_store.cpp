@@ -317,7 +317,7 @@ Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& fol
 
 Result<std::shared_ptr<const Model>> load_weights(const Checkpoint& checkpoint, const Model& like) {
   auto model = std::make_shared<Model>();
-  model->folder = checkpoint.name();
+  model->folder = like.folder;  // the model's name
   model->config = like.config;
   model->weight_type = like.weight_type;
   model->matrix_type = like.matrix_type;

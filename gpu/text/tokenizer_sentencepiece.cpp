@@ -138,9 +138,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     const auto end_run = [&] {
       if (run.empty()) return;
       std::string decoded;
-      const auto status = model_->Decode(run, &decoded);
+      const Model& model = !text.empty() && unspaced_ ? *unspaced_ : *model_;
+      const auto status = model.Decode(run, &decoded);
       SEER_CHECK(status.ok(), status.ToString());  // fails on ids out of range only, and these are left out
-      const bool space_lost = model_->IdToPiece(run[0]).starts_with(kSpaceMark) && !decoded.starts_with(' ');
+      const bool space_lost = model.IdToPiece(run[0]).starts_with(kSpaceMark) && !decoded.starts_with(' ');
       if (!text.empty() && space_lost) text += ' ';  // the library drops each first space; only the text's own goes
       text += decoded;
       run.clear();
