@@ -144,10 +144,7 @@ void keep_requests(Workload& workload, int64_t requests) {
 }
 
 /// The limit of responses that a trace's run had.
-Status set_limit(Workload& workload, const SimulateOptions& options) {
-  const int64_t max_tokens = options.max_tokens;
-  if (max_tokens == 0 && options.workload.ends_with(".jsonl"))
-    std::cerr << "seer: warning: the longest response, of " << workload.lengths.max_gen << " tokens, is taken for the limit: --max-tokens says the real one\n";
+Status set_limit(Workload& workload, int64_t max_tokens) {
   if (max_tokens == 0) return {};
   if (workload.trace.empty()) return fail(Code::kInvalidArgument, "--max-tokens is ", max_tokens, ": expected a trace; other workloads say their own, max-gen");
   int64_t longest = 0;
@@ -277,7 +274,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   }
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
-  SEER_RETURN_IF_ERROR(set_limit(workload, options));
+  SEER_RETURN_IF_ERROR(set_limit(workload, options.max_tokens));
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
     std::cerr << "seer: warning: " << many << "\n";
@@ -286,6 +283,8 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   std::vector<SimRun> runs;
   SEER_RETURN_IF_ERROR(simulate_all(workload, options, log, stop, runs));
   if (options.faults) return {};
+  if (options.max_tokens == 0 && options.workload.ends_with(".jsonl"))
+    std::cerr << "seer: warning: the longest response, of " << workload.lengths.max_gen << " tokens, was taken for the limit: --max-tokens says the real one\n";
   const std::vector<SimFigures> figures = sim_figures(runs);
   std::cout << sim_table(figures);
   return files.write(figures, [&] { return sim_html(runs, options.command_line); });
