@@ -196,7 +196,7 @@ MachineFindings inspect_machine() {
   MachineFindings findings;
   findings.processor = value_after("/proc/cpuinfo", "model name");
   findings.instruction_sets = find_instruction_sets();
-  findings.cores = std::max<int64_t>(1, std::ssize(usable_cores()));
+  findings.cores = find_cpus();
   const MachineMemory memory = find_memory();
   findings.memory_bytes = memory.bytes;
   findings.memory_free_bytes = memory.free_bytes;

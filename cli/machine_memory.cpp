@@ -4,10 +4,13 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "protocols/text.h"
 
@@ -52,12 +55,28 @@ void apply_group(const fs::path& group, const GroupFiles& files, MachineMemory& 
   memory.free_bytes = std::clamp<int64_t>(*limit - (*used - cached), 0, memory.free_bytes);
 }
 
-/// Applies the limits of the group at `path` below the mount and of all groups above it. In a container the path may be the
-/// host's; then only the mount itself exists.
-void apply_groups(const fs::path& root, const GroupFiles& files, const fs::path& path, MachineMemory& memory) {
-  const fs::path mount = root / files.mount;
-  for (fs::path at = path.relative_path(); !at.empty(); at = at.parent_path()) apply_group(mount / at, files, memory);
-  apply_group(mount, files, memory);
+/// Calls apply() for the group at `path` below the mount and all groups above it. In a container the path may be the host's; then
+/// only the mount itself exists.
+void for_each_group(const fs::path& mount, const fs::path& path, const std::function<void(const fs::path&)>& apply) {
+  for (fs::path at = path.relative_path(); !at.empty(); at = at.parent_path()) apply(mount / at);
+  apply(mount);
+}
+
+/// Paths of this process's groups: of version 2, and of version 1 for this kind. Lines are "0::/path" and "4:memory,other:/path".
+struct GroupPaths {
+  fs::path version_2 = "/", version_1 = "/";
+};
+GroupPaths find_groups(const fs::path& root, const std::string& kind) {
+  GroupPaths found;
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = first == line.npos ? first : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string kinds = cat(',', line.substr(first + 1, second - first - 1), ',');
+    if (kinds == ",,") found.version_2 = line.substr(second + 1);
+    if (kinds.find(cat(',', kind, ',')) != kinds.npos) found.version_1 = line.substr(second + 1);
+  }
+  return found;
 }
 
 }  // namespace
@@ -66,19 +85,26 @@ MachineMemory find_memory(const fs::path& root) {
   MachineMemory memory;
   memory.bytes = value_after(root / "proc/meminfo", "MemTotal:").value_or(0) << 10;
   memory.free_bytes = value_after(root / "proc/meminfo", "MemAvailable:").value_or(0) << 10;
-  // Lines of "0::/path" (version 2) and "4:memory:/path" (version 1).
-  std::ifstream groups(root / "proc/self/cgroup");
-  fs::path version_1 = "/", version_2 = "/";
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = first == line.npos ? first : line.find(':', first + 1);
-    if (second == line.npos) continue;
-    const std::string kinds = line.substr(first + 1, second - first - 1);
-    if (kinds.empty()) version_2 = line.substr(second + 1);
-    if (kinds == "memory") version_1 = line.substr(second + 1);
-  }
-  apply_groups(root, kVersion2, version_2, memory);
-  apply_groups(root, kVersion1, version_1, memory);
+  const GroupPaths groups = find_groups(root, "memory");
+  for (const auto& [files, path] : {std::pair{&kVersion2, &groups.version_2}, {&kVersion1, &groups.version_1}})
+    for_each_group(root / files->mount, *path, [&](const fs::path& group) { apply_group(group, *files, memory); });
   return memory;
+}
+
+int64_t find_cpus(const fs::path& root) {
+  int64_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  const auto apply = [&cpus](int64_t quota_us, int64_t period_us) {
+    if (quota_us > 0 && period_us > 0) cpus = std::clamp<int64_t>((quota_us + period_us - 1) / period_us, 1, cpus);
+  };
+  const GroupPaths groups = find_groups(root, "cpu");
+  for_each_group(root / "sys/fs/cgroup", groups.version_2, [&](const fs::path& group) {
+    int64_t quota_us = 0, period_us = 0;
+    if (std::ifstream(group / "cpu.max") >> quota_us >> period_us) apply(quota_us, period_us);  // else it is "max"
+  });
+  for_each_group(root / "sys/fs/cgroup/cpu", groups.version_1, [&](const fs::path& group) {
+    apply(value_in(group / "cpu.cfs_quota_us").value_or(0), value_in(group / "cpu.cfs_period_us").value_or(0));
+  });
+  return cpus;
 }
 
 int64_t bytes_of(int64_t a, int64_t b) {

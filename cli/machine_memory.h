@@ -1,5 +1,5 @@
-// MachineMemory: how much memory this process may use, and whether the demand of a command fits into it.
-// Used by the commands before they start anything, and by `seer doctor`. Pure except find_memory() and demand_of_weights().
+// MachineMemory: how much memory this process may use, and whether the demand of a command fits into it; and how many CPUs.
+// Used by the commands before they start anything, and by `seer doctor`. Pure except find_*() and demand_of_weights().
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,6 +17,10 @@ struct MachineMemory {
 
 /// From <root>/proc and <root>/sys/fs/cgroup (version 2, then 1).
 MachineMemory find_memory(const std::filesystem::path& root = "/");
+
+/// CPUs that this process can use at a time, at least 1: those that it may run on, and no more than the quota of its control groups
+/// (`docker run --cpus`, limits of Kubernetes).
+int64_t find_cpus(const std::filesystem::path& root = "/");
 
 /// Memory for one purpose.
 struct MemoryDemand {

@@ -26,7 +26,7 @@ namespace {
 
 int32_t threads_of(const MachineOptions& options) {
   if (options.threads_per_instance > 0) return static_cast<int32_t>(options.threads_per_instance);
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency() / options.instances));
+  return std::max(1, static_cast<int32_t>(find_cpus() / options.instances));
 }
 
 Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<const Model>& model) {

@@ -8,6 +8,7 @@
 
 #include "cli/decode_times.h"
 #include "cli/figure_text.h"
+#include "cli/machine_memory.h"
 #include "gpu/step_profile.h"
 #include "protocols/check.h"
 
@@ -27,8 +28,7 @@ int64_t tokens_in(int64_t kv_bytes, const EngineSource& source) { return kv_byte
 
 /// Engines that are measured side by side: no more than the cores can run at a time; one on a GPU.
 int64_t engines_measured(const EngineSource& source, const MachineOptions& options) {
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  return source.threads == 0 ? 1 : std::clamp<int64_t>(cores / source.threads, 1, options.instances);
+  return source.threads == 0 ? 1 : std::clamp<int64_t>(find_cpus() / source.threads, 1, options.instances);
 }
 
 /// Tokens that the KV of a measured engine holds at most.

@@ -12,6 +12,7 @@
 #include "cli/file_limit.h"
 #include "cli/jsonl.h"
 #include "cli/local_rollout.h"
+#include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/progress.h"
 #include "cli/prompt_stream.h"
@@ -150,7 +151,7 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
   if (const std::string warning = disk_warning(options, work); !warning.empty())
     std::cerr << "seer: warning: " << warning << "\n";
 
-  for (const std::string& warning : run_warnings(options, work, std::thread::hardware_concurrency()))
+  for (const std::string& warning : run_warnings(options, work, find_cpus()))
     std::cerr << "seer: warning: " << warning << "\n";
 
   const std::vector<std::string> policies =

@@ -29,7 +29,7 @@ MachineOptions machine_of(const ScoreOptions& options) {
   machine.device = options.device;
   machine.tensor_parallel = options.tensor_parallel;
   machine.instances = 1;
-  machine.threads_per_instance = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  machine.threads_per_instance = options.threads > 0 ? options.threads : find_cpus();
   machine.kv_bytes = options.kv_bytes;
   machine.kv_dtype = options.kv_dtype;
   return machine;

@@ -4,10 +4,14 @@
 # Presets: release, debug (with sanitizers), tsan.
 set -euo pipefail
 
-# One compiler takes up to 1.5 GiB here. Runs as many as there are cores, but no more than memory can hold.
+# One compiler takes up to 1.5 GiB here. Runs as many as there are cores, but no more than memory can hold, or a container may use.
 build_jobs() {
-  local cores memory_kib limit
+  local cores memory_kib limit quota period
   cores=$(nproc)
+  if read -r quota period </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
+    quota=$(((quota + period - 1) / period))
+    cores=$((quota < cores ? quota : cores))
+  fi 2>/dev/null
   memory_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
   limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
   if [[ "$limit" != max ]] && ((limit / 1024 < memory_kib)); then memory_kib=$((limit / 1024)); fi

@@ -67,6 +67,25 @@ TEST_CASE("machine memory: in a container the path of its group may be the host'
   CHECK(machine.memory().bytes == 8 * kGiB);
 }
 
+TEST_CASE("machine memory: CPUs are no more than the quotas of the control groups, of version 2 and 1") {
+  Machine machine;
+  const auto cpus = [&] { return find_cpus(machine.root.path("")); };
+  const int64_t all = cpus();
+  CHECK(all >= 1);
+  machine.write("proc/self/cgroup", "0::/user.slice/job\n5:cpu,cpuacct:/docker/1\n");
+  machine.write("sys/fs/cgroup/cpu.max", "max 100000\n");
+  machine.write("sys/fs/cgroup/user.slice/cpu.max", cat(100 * all, "000 100000\n"));
+  CHECK(cpus() == all);
+  machine.write("sys/fs/cgroup/user.slice/job/cpu.max", "50000 100000\n");
+  CHECK(cpus() == 1);
+  machine.write("sys/fs/cgroup/user.slice/job/cpu.max", "max 100000\n");
+  machine.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  machine.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  CHECK(cpus() == all);
+  machine.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "90000\n");
+  CHECK(cpus() == 1);
+}
+
 TEST_CASE("machine memory: a demand larger than the machine is refused by itself, however much of it would be used") {
   const MachineMemory machine{.bytes = 4 * kGiB, .free_bytes = 2 * kGiB};
   CHECK(check_memory({{"--a 1", 4 * kGiB, 0}, {"--b 2", kGiB, 2 * kGiB}}, machine).ok());
