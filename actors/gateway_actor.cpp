@@ -520,10 +520,15 @@ void GatewayActor::use_elsewhere() {
   const std::optional<ClusterWeights> now = std::exchange(elsewhere, {});
   if (!now || now->what.version <= version) return;
   log.info(rt::now_us(self), "weights_elsewhere", {{"weight_version", now->what.version}});
+  start_anew_with(*now, {});
+}
+
+/// Nothing goes on with the weights before.
+void GatewayActor::start_anew_with(const ClusterWeights& now, const std::string& name) {
   end_requests(is_any, InFlight::kRedo);
   close_rollout();
-  run_with(now->what.version, {});
-  if (fleet.weights_are) fleet.weights_are(*now);
+  run_with(now.what.version, name);
+  if (fleet.weights_are) fleet.weights_are(now);
   place();
 }
 
@@ -569,11 +574,7 @@ void GatewayActor::use_late_weights() {
   const auto at = std::ranges::find_if(late, [](const auto& l) { return l.second.unchanged.empty() && !l.second.changed.empty(); });
   if (at == late.end()) return;
   const LateUpdate all = std::move(at->second);
-  end_requests(is_any, InFlight::kRedo);
-  close_rollout();
-  run_with(all.what.version, all.name);
-  if (fleet.weights_are) fleet.weights_are({all.what, all.weights, all.changed});
-  place();
+  start_anew_with({all.what, all.weights, all.changed}, all.name);
 }
 
 void GatewayActor::run_with(WeightVersion now, const std::string& name) {

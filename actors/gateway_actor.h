@@ -290,6 +290,7 @@ struct GatewayActor {
   void end_update_in_time();
   void finish_update(Status status);
   void use_elsewhere();
+  void start_anew_with(const ClusterWeights& now, const std::string& name);
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
   void log_end(const Open& request) const;

@@ -685,7 +685,13 @@ std::string command_text(const std::vector<std::string>& arguments) {
       continue;
     }
     const bool is_plain = !argument.empty() && std::ranges::all_of(argument, [](unsigned char c) { return std::isalnum(c) || std::strchr("-_./=,:+@%", c) != nullptr; });
-    text += is_plain ? cat(' ', argument) : cat(" '", argument, '\'');
+    if (is_plain) {
+      text += cat(' ', argument);
+      continue;
+    }
+    text += " '";
+    for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += '\'';
   }
   return text;
 }

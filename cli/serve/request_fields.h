@@ -36,7 +36,7 @@ Result<std::string> text_field(const Json& object, const char* name);
 Result<std::string> id_field(const Json& object, const char* name);
 Result<std::string> id_of(const Json& value, const char* name);
 Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherwise, int64_t low);
-/// Of the part behind the question mark.
+/// A number in the request's query; nothing if it is not there.
 Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low, uint64_t high = UINT64_MAX);
 
 struct Sampling {

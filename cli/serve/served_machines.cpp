@@ -58,10 +58,9 @@ class LocalMachines final : public ServedMachines {
   }
   void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
   Status follow() override {
-    std::string why;
-    while (ends_.receive(0, [&](const rt::down& message) { why = lose_node(message); })) {
+    while (ends_.receive(0, [&](const rt::down& message) { last_end_ = lose_node(message); })) {
     }
-    return nodes_.empty() ? Status(fail(Code::kUnavailable, why)) : Status();
+    return nodes_.empty() ? Status(fail(Code::kUnavailable, last_end_)) : Status();
   }
 
  private:
@@ -110,6 +109,7 @@ class LocalMachines final : public ServedMachines {
   Fleet fleet_;
   std::map<NodeId, NodeHandle> nodes_;  // of the fleet, but for those that have ended
   rt::Inbox<> ends_;                    // hears of that
+  std::string last_end_;                // the reason of the last one
 };
 
 Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& options, const LoadedModel& loaded,

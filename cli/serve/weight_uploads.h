@@ -2,7 +2,7 @@
 //
 //   POST /seer/v1/weights?version=V&mode=M      the body: one or several safetensors files, each right after the one before
 //   POST /seer/v1/weights?name=V&mode=M         V is a name, even if it is a number
-//   POST /seer/v1/weights?silence_s=S           the client may send nothing for so many seconds
+//   POST /seer/v1/weights?silence_s=S           the client may pause for S seconds, instead of HttpServerConfig::request_s
 //
 // The body is the whole update: until its end has come nothing changes, and if the client breaks off its memory is freed. After
 // that it takes the way of weights from a folder. One upload at a time. All of it runs on the HTTP server's thread.

@@ -28,9 +28,9 @@ class ModelLoader {
     std::shared_ptr<const Model> model;  // null: there are none
     WeightVersion version{};
   };
-  /// Whether there is memory for so many bytes of `what`, beside all that is in use.
+  /// Checks that this many bytes of memory are free. `what` says what for, in the error.
   using Fits = std::function<Status(const std::string& what, int64_t bytes)>;
-  /// `first`: those that the engines begin with. Weights that do not fit are not loaded; without `fits` that is not looked at.
+  /// `first`: those that the engines begin with. Weights that do not fit are not loaded; without `fits` nothing is checked.
   explicit ModelLoader(Weights first, Fits fits = {});
   ModelLoader();
   /// Waits for the running load. `done` is not called for loads that have not begun.

@@ -62,6 +62,7 @@ TEST_CASE("served machines: those of a process can be used until the last one ha
   Status now;
   CHECK(Served::until([&] { return !(now = served.machines->follow()).ok(); }));
   CHECK(now.error().detail == "node 0 is gone");
+  CHECK(served.machines->follow().error().detail == "node 0 is gone");
 }
 
 TEST_CASE("served machines: after an update nothing holds the weights before") {
