@@ -1,20 +1,18 @@
 #include "actors/rollout_actor.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 namespace seer {
 namespace {
 
-constexpr int64_t kUpdateTokens = 65536;  // in one message to a draft server: 256 KiB
 constexpr int64_t kChangeUs = 3'000'000;  // how long a rollout waits at its start for instances that may get its weights
-constexpr size_t kRenewedGroups = 4096;   // whose drafts one message renews
 
 }  // namespace
 
 RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig config_in, RolloutParts parts_in)
-    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)),
+      drafts({.ttl_us = config.draft_ttl_us}, std::move(parts.pasts), [this](GroupId group) { return token_logs(group); }) {
   config.scheduler.is_open = config.open;
   auto made = make_chunk_scheduler(config.scheduler);
   SEER_CHECK(made.ok(), made.error());  // the command line has checked the policy's name
@@ -28,7 +26,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
       if (rt::is_source(message, instance.handle)) return on_instance_lost(id);
     for (const auto& [id, instance] : draining)
       if (rt::is_source(message, instance)) return on_instance_lost(id);
-    for (const auto& [node, server] : draft_servers)
+    for (const auto& [node, server] : drafts.servers())
       if (rt::is_source(message, server)) return on_draft_server_lost(node);
   });
 }
@@ -91,7 +89,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
-  if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
+  if (!drafts.servers().empty()) rt::tell(self, up.handle, drafts.all());
   const int64_t running_max = config.scheduler.running_max;
   const int32_t rows_max = running_max > 0 ? static_cast<int32_t>(std::min<int64_t>(running_max, up.rows_max)) : up.rows_max;
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, rows_max}); !added.ok())
@@ -199,7 +197,7 @@ void RolloutActor::start() {
                  {{"policy", config.scheduler.policy}, {"requests", open_requests}, {"groups", parts.groups.size()},
                   {"instances", instances.size()}, {"weight_version", config.version}});
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
-  register_groups({}, kNoNode);
+  draft_for(0);
   for (GroupSpec& group : parts.groups) schedule_group(group);
 }
 
@@ -290,7 +288,7 @@ GroupsAdded RolloutActor::on_add_groups(AddGroups& add) {
     resume(request);
   }
   if (started) {
-    register_groups({}, kNoNode, first);
+    draft_for(first);
     for (size_t i = first; i < parts.groups.size(); ++i) schedule_group(parts.groups[i]);
     place_or_end();
   }
@@ -364,77 +362,35 @@ void RolloutActor::cancel_waiting(RequestId request) {
   finish_request(request, {.finish = FinishReason::kAborted});
 }
 
-// ---- draft servers ---------------------------------------------------------------------------------------------------
+// ---- draft servers and the directory ---------------------------------------------------------------------------------
 
 void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
-  if (over()) return;
-  const auto known = draft_servers.find(up.node);
-  if (known != draft_servers.end() && known->second == up.handle) return;  // it has what it was told
-  const std::vector<NodeId> before = draft_nodes();
-  draft_servers[up.node] = up.handle;
+  if (over() || !drafts.server_up(up)) return;
   rt::monitor(self, up.handle);
   tell_draft_servers();
-  if (started) register_groups(before, up.node);
 }
 
-/// Until the server returns, the remaining servers take over its groups.
 void RolloutActor::on_draft_server_lost(NodeId node) {
-  const std::vector<NodeId> before = draft_nodes();
-  draft_servers.erase(node);
+  drafts.server_lost(node);
   tell_draft_servers();
-  if (started) register_groups(before, kNoNode);
-}
-
-std::vector<NodeId> RolloutActor::draft_nodes() const {
-  std::vector<NodeId> nodes;
-  for (const auto& [node, server] : draft_servers) nodes.push_back(node);
-  return nodes;
-}
-
-DraftServers RolloutActor::all_draft_servers() const {
-  DraftServers all;
-  for (const auto& [node, server] : draft_servers) all.servers.push_back({node, server});
-  return all;
 }
 
 void RolloutActor::tell_draft_servers() {
-  for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, all_draft_servers());
+  for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, drafts.all());
 }
 
-/// Registers groups with their server and sends it their token logs: groups whose server is another one than among `before`,
-/// and groups of the server `came`, which came up empty.
-void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group) {
-  const std::vector<NodeId> nodes = draft_nodes();
-  if (nodes.empty() || ended) return;
-  std::map<NodeId, RegisterGroups> moved;
-  for (const GroupSpec& group : std::span(parts.groups).subspan(first_group)) {
-    if (open_in_group[group.id.index] == 0) continue;
-    const NodeId node = nodes[draft_shard(group.id, nodes)];
-    const NodeId had = before.empty() ? kNoNode : before[draft_shard(group.id, before)];
-    if (node == had && node != came) continue;
-    moved[node].groups.push_back(group.id);
-    if (node != had && draft_servers.contains(had)) rt::tell(self, draft_servers.at(had), DropGroup{group.id});
-  }
-  for (auto& [node, groups] : moved) {
-    groups.ttl_us = config.draft_ttl_us;
-    rt::tell(self, draft_servers.at(node), groups);
-    for (const CstPast& past : parts.pasts)
-      if (std::ranges::binary_search(groups.groups, past.group))
-        rt::tell(self, draft_servers.at(node), RegisterPast{past});
-    for (GroupId group : groups.groups) send_token_log(group, draft_servers.at(node));
-  }
+/// From group number `first` on.
+void RolloutActor::draft_for(size_t first) {
+  std::vector<GroupId> groups;
+  for (size_t i = first; i < parts.groups.size(); ++i)
+    if (open_in_group[i] > 0) groups.push_back(parts.groups[i].id);
+  drafts.add(groups);
 }
 
-/// Sends the tokens known here. No instance could send those of a request that waits in the buffer.
-void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
-  for (uint32_t sample = 0; sample < logs[group.index].size(); ++sample) {
-    const TokenLog& tokens = logs[group.index][sample].tokens;
-    for (int64_t at = tokens.prompt_tokens(); at < tokens.size();) {
-      const int64_t end = std::min(at + kUpdateTokens, tokens.size());
-      rt::tell(self, to, UpdateCst{{{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
-      at = end;
-    }
-  }
+std::vector<const TokenLog*> RolloutActor::token_logs(GroupId group) const {
+  std::vector<const TokenLog*> all;
+  for (const Log& request : logs[group.index]) all.push_back(&request.tokens);
+  return all;
 }
 
 void RolloutActor::release_kv(KvOwner owner) {
@@ -458,31 +414,7 @@ void RolloutActor::forget_group(GroupId group) {
   for (const InstanceId instance : std::exchange(ran_on[group.index], {}))
     if (const auto at = instances.find(instance); at != instances.end()) at->second.over.push_back(group);
   release_kv(owner_of(group));
-  drop_drafts(group);
-}
-
-void RolloutActor::drop_drafts(GroupId group) {
-  if (draft_servers.empty()) return;
-  const std::vector<NodeId> nodes = draft_nodes();
-  rt::tell(self, draft_servers.at(nodes[draft_shard(group, nodes)]), DropGroup{group});
-}
-
-/// No instance speaks of a group whose requests all wait. Parts without tokens say that it goes on.
-void RolloutActor::renew_drafts() {
-  const int64_t now = rt::now_us(self);
-  const std::vector<NodeId> nodes = draft_nodes();
-  if (nodes.empty() || now - drafts_renewed_us < config.draft_ttl_us / 4) return;
-  drafts_renewed_us = now;
-  std::map<NodeId, UpdateCst> said;
-  const auto tell = [&](NodeId node) { rt::tell(self, draft_servers.at(node), std::exchange(said[node], {})); };
-  for (const GroupSpec& group : parts.groups) {
-    if (open_in_group[group.id.index] == 0) continue;
-    const NodeId node = nodes[draft_shard(group.id, nodes)];
-    said[node].parts.push_back({group.id, 0, 0, {}});
-    if (said[node].parts.size() >= kRenewedGroups) tell(node);
-  }
-  for (const auto& [node, update] : said)
-    if (!update.parts.empty()) tell(node);
+  drafts.drop(group);
 }
 
 // ---- chunks ----------------------------------------------------------------------------------------------------------
@@ -664,7 +596,7 @@ void RolloutActor::on_tick() {
     fail_stuck();
     schedule_postponed();
   }
-  renew_drafts();
+  drafts.renew(now);
   report_progress();
   rt::tell_after(self, config.progress_us, handle{self}, Tick{});
 }
@@ -778,7 +710,7 @@ void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
       self, targets, GetReport{}, [this, so_far, then](std::vector<InstanceReport> reports) mutable {
         so_far.instances = std::move(reports);
         rt::gather_then<std::vector<DraftServerReport>>(
-            self, draft_servers, GetReport{}, [so_far, then](std::vector<DraftServerReport> servers) mutable {
+            self, drafts.servers(), GetReport{}, [so_far, then](std::vector<DraftServerReport> servers) mutable {
               so_far.draft_servers = std::move(servers);
               then(std::move(so_far));
             });
@@ -806,6 +738,7 @@ void RolloutActor::end(std::string error) {
       if (request.phase != RequestPhase::kFinished) release_kv(owner_of(request.id));
     forget_group(group.id);
   }
+  drafts.drop_all();  // also of groups that were never scheduled
   for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, DropChunks{config.id});
   for (const auto& [id, instance] : draining) rt::tell(self, instance, DropChunks{config.id});
   gather_summary(std::move(last), [this](RolloutSummary all) { rt::tell(self, parts.events, std::move(all)); });

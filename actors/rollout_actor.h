@@ -8,8 +8,7 @@
 // The rollout goes on without an instance that is lost for good (PartLost). When none is left and none can come back, it ends
 // with the last reason that a node gave.
 //
-// It tells draft servers which groups exist, and instances which servers exist. A draft server that came back empty also gets
-// the token logs of its groups.
+// It tells instances which draft servers there are, and these of its groups (RolloutDrafts).
 #pragma once
 #include <map>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "actors/log.h"
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/rollout_stats.h"
+#include "actors/rollout_drafts.h"
 #include "protocols/actors.h"
 #include "protocols/token_log.h"
 
@@ -123,16 +123,12 @@ struct RolloutActor {
   void on_chunk_done(const ChunkDone& done);
   void on_draft_server_up(const DraftServerUp& up);
   void on_draft_server_lost(NodeId node);
-  std::vector<NodeId> draft_nodes() const;
-  DraftServers all_draft_servers() const;
   void tell_draft_servers();
-  void register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group = 0);
-  void send_token_log(GroupId group, const DraftServerHandle& to);
+  void draft_for(size_t first);
+  std::vector<const TokenLog*> token_logs(GroupId group) const;
   void release_kv(KvOwner owner);
   void on_directory_up(const DirectoryUp& up);
   void forget_group(GroupId group);
-  void drop_drafts(GroupId group);
-  void renew_drafts();
   void on_instance_lost(InstanceId lost);
   void place_chunks_again(InstanceId lost);
   void refuse_tokens(InstanceId id, WeightVersion version);
@@ -164,6 +160,7 @@ struct RolloutActor {
   rt::self_ptr<RolloutActor> self;
   RolloutConfig config;
   RolloutParts parts;
+  RolloutDrafts drafts;
   std::unique_ptr<ChunkScheduler> scheduler;
   std::vector<FinishRecord> finishes;
   std::vector<TokenLog> prompts;                    // [group]
@@ -178,7 +175,6 @@ struct RolloutActor {
   std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
   std::map<InstanceId, int64_t> instances_seen;     // that were up at some time, and how many tokens their KV holds
   std::vector<std::string> parts_lost;              // reasons
-  std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   std::set<RequestId> answered_before;              // by an earlier process; empty after the start
   std::set<RequestId> cancelled;                    // and not over: they run
@@ -186,7 +182,6 @@ struct RolloutActor {
   std::map<RequestId, Response> kept;               // not acknowledged
   RolloutCommits commits;                           // not sent yet
   uint64_t next_chunk = 1;
-  int64_t drafts_renewed_us = 0;                    // when draft servers heard last that the groups go on
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once
   int64_t prefill_tokens = 0;

@@ -1,0 +1,106 @@
+#include "actors/rollout_drafts.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seer {
+
+DraftServers RolloutDrafts::all() const {
+  DraftServers all;
+  for (const auto& [node, server] : servers_) all.servers.push_back({node, server});
+  return all;
+}
+
+std::vector<NodeId> RolloutDrafts::nodes() const {
+  std::vector<NodeId> nodes;
+  for (const auto& [node, server] : servers_) nodes.push_back(node);
+  return nodes;
+}
+
+bool RolloutDrafts::server_up(const DraftServerUp& up) {
+  const auto known = servers_.find(up.node);
+  if (known != servers_.end() && known->second == up.handle) return false;
+  const std::vector<NodeId> before = nodes();
+  servers_[up.node] = up.handle;
+  move_groups(before, up.node);
+  return true;
+}
+
+void RolloutDrafts::server_lost(NodeId node) {
+  const std::vector<NodeId> before = nodes();
+  servers_.erase(node);
+  move_groups(before, kNoNode);
+}
+
+/// Moves groups whose server is another one than among `before`, and gives the server `came` all of its own.
+void RolloutDrafts::move_groups(const std::vector<NodeId>& before, NodeId came) {
+  const std::vector<NodeId> now = nodes();
+  if (now.empty()) return;
+  std::map<NodeId, std::vector<GroupId>> moved;
+  for (const GroupId group : groups_) {
+    const NodeId node = now[draft_shard(group, now)];
+    const NodeId had = before.empty() ? kNoNode : before[draft_shard(group, before)];
+    if (node == had && node != came) continue;
+    moved[node].push_back(group);
+    if (const auto old = servers_.find(had); node != had && old != servers_.end()) rt::post(old->second, DropGroup{group});
+  }
+  for (auto& [node, groups] : moved) give(node, std::move(groups));
+}
+
+void RolloutDrafts::add(const std::vector<GroupId>& groups) {
+  groups_.insert(groups.begin(), groups.end());
+  const std::vector<NodeId> now = nodes();
+  if (now.empty()) return;
+  std::map<NodeId, std::vector<GroupId>> added;
+  for (const GroupId group : groups) added[now[draft_shard(group, now)]].push_back(group);
+  for (auto& [node, own] : added) give(node, std::move(own));
+}
+
+void RolloutDrafts::give(NodeId node, std::vector<GroupId> groups) {
+  const DraftServerHandle& to = servers_.at(node);
+  const std::set<GroupId> given(groups.begin(), groups.end());
+  rt::post(to, RegisterGroups{std::move(groups), config_.ttl_us});
+  for (const CstPast& past : pasts_)
+    if (given.contains(past.group)) rt::post(to, RegisterPast{past});
+  for (const GroupId group : given) send_tokens(group, to);
+}
+
+/// No instance could send those of a request that waits.
+void RolloutDrafts::send_tokens(GroupId group, const DraftServerHandle& to) {
+  const std::vector<const TokenLog*> logs = logs_(group);
+  for (uint32_t sample = 0; sample < logs.size(); ++sample) {
+    const TokenLog& tokens = *logs[sample];
+    for (int64_t at = tokens.prompt_tokens(); at < tokens.size();) {
+      const int64_t end = std::min(at + config_.message_tokens_max, tokens.size());
+      rt::post(to, UpdateCst{{{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
+      at = end;
+    }
+  }
+}
+
+void RolloutDrafts::drop(GroupId group) {
+  if (groups_.erase(group) == 0 || servers_.empty()) return;
+  const std::vector<NodeId> now = nodes();
+  rt::post(servers_.at(now[draft_shard(group, now)]), DropGroup{group});
+}
+
+void RolloutDrafts::drop_all() {
+  while (!groups_.empty()) drop(*groups_.begin());
+}
+
+void RolloutDrafts::renew(int64_t now_us) {
+  const std::vector<NodeId> now = nodes();
+  if (now.empty() || now_us - renewed_us_ < config_.ttl_us / 4) return;
+  renewed_us_ = now_us;
+  std::map<NodeId, UpdateCst> said;  // parts without tokens
+  const auto tell = [&](NodeId node) { rt::post(servers_.at(node), std::exchange(said[node], {})); };
+  for (const GroupId group : groups_) {
+    const NodeId node = now[draft_shard(group, now)];
+    said[node].parts.push_back({group, 0, 0, {}});
+    if (said[node].parts.size() >= config_.message_groups_max) tell(node);
+  }
+  for (const auto& [node, update] : said)
+    if (!update.parts.empty()) tell(node);
+}
+
+}  // namespace seer
