@@ -55,7 +55,7 @@ Status check_shape(std::string_view json, const std::string& found) {
 std::string shown_value(const Json& value) {
   if (value.is_structured()) return value.type_name();
   if (!value.is_number_float()) return shown(value.dump());
-  const auto number = value.get<double>();  // the library writes no long double
+  const auto number = value.get<double>();
   return std::isfinite(number) ? nlohmann::json(number).dump() : "beyond all bounds";
 }
 
@@ -74,13 +74,26 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
   return ids;
 }
 
+Result<Json> field_value(std::string_view text, const std::string& found) {
+  SEER_RETURN_IF_ERROR(check_shape(text, found));
+  Json value = Json::parse(text, nullptr, false);
+  if (value.is_discarded()) return fail(Code::kInvalidArgument, found, shown(text), " is not JSON");
+  return value;
+}
+
+/// The library cannot write a long double: it prints what is on the stack.
 std::string written_value(const Json& value) {
   if (value.is_array()) {
     std::string out;
     for (const Json& entry : value) out += cat(out.empty() ? "[" : ",", written_value(entry));
     return out.empty() ? "[]" : out + "]";
   }
-  if (!value.is_number_float()) return value.dump();  // the library writes no long double
+  if (value.is_object()) {
+    std::string out;
+    for (const auto& [name, member] : value.items()) out += cat(out.empty() ? "{" : ",", json_string(name), ":", written_value(member));
+    return out.empty() ? "{}" : out + "}";
+  }
+  if (!value.is_number_float()) return value.dump();
   std::array<char, 64> buffer;
   std::string out;
   append_decimal(out, buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.get<long double>()).ptr);
@@ -88,7 +101,7 @@ std::string written_value(const Json& value) {
 }
 
 Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found) {
-  const Json value = Json::parse(text);
+  SEER_ASSIGN_OR_RETURN(const Json value, field_value(text, found));
   const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();
   const auto wrong = [&] {
     return fail(Code::kInvalidArgument, found, option.name, " is ", shown(text), ": expected ",

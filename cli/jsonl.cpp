@@ -218,7 +218,7 @@ class PromptReader {
 
   /// Reads a field that is not a flag.
   static Status take_own(const JsonMember& member, const std::string& found, PromptLine& prompt) {
-    const Json value = Json::parse(member.text);
+    SEER_ASSIGN_OR_RETURN(const Json value, field_value(member.text, found));
     if (member.name == "id") {
       // The library reads an integer of more than 64 bits as a decimal, but its text is an integer.
       const bool is_integer = value.is_number() && member.text.find_first_of(".eE") == std::string::npos;
@@ -350,8 +350,8 @@ Result<std::optional<PromptLine>> PromptLines::take(int64_t line, std::string te
 }
 
 Status read_prompt_defaults(const std::string& text, const std::string& found, PromptDefaults& defaults) {
-  if (const Json value = Json::parse(text); !value.is_object())
-    return fail(Code::kInvalidArgument, found, "defaults is ", shown_value(value), ": expected an object");
+  SEER_ASSIGN_OR_RETURN(const Json whole, field_value(text, found));
+  if (!whole.is_object()) return fail(Code::kInvalidArgument, found, "defaults is ", shown_value(whole), ": expected an object");
   SEER_ASSIGN_OR_RETURN(const std::vector<JsonMember> members, json_members(found, 1, text));
   const std::vector<OptionSpec> options = line_options(defaults.samples, defaults.sampling);
   for (const auto& [name, value] : members) {

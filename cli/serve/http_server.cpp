@@ -1,8 +1,11 @@
 #include "cli/serve/http_server.h"
 
+#include <netinet/tcp.h>
 #include <openssl/crypto.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
@@ -36,6 +39,7 @@ constexpr std::string_view reason_of(int status) {
     case 202: return "Accepted";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
@@ -54,6 +58,9 @@ constexpr std::string_view reason_of(int status) {
 constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes, at a time
 constexpr int64_t kLingerS = 5;           // for the client of a refused request to read why, and to stop sending
 constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
+constexpr int kVanishedS = 60;            // a client whose host says nothing for about twice as long is gone
+
+constexpr std::array<std::string_view, 4> kLocalNames{".localhost", ".localdomain", ".local", ".internal"};  // no name of the internet ends so
 
 /// "a%20b+c" -> "a b c"
 std::string decode_query(std::string_view text) {
@@ -138,6 +145,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void put(std::string data);
   void write_next();
   bool has_right_token() const;
+  bool has_body() const;
+  std::string foreign_page() const;
   const char* end_of_head() const { return keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"; }
 
   asio::steady_timer deadline_;
@@ -162,6 +171,15 @@ class Session : public std::enable_shared_from_this<Session> {
   bool lingers_ = false;        // before it closes
   bool closed_ = false;
 };
+
+/// Without this, a client whose host lost its power or its network would be waited for for ever.
+void notice_vanished(int socket) {
+  const auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kVanishedS);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kVanishedS / 4);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
 
 class Reply final : public HttpReply {
  public:
@@ -203,6 +221,7 @@ class SessionOn final : public Session {
   void start() override {
     error_code ignored;
     beast::get_lowest_layer(stream_).set_option(tcp::no_delay(true), ignored);
+    notice_vanished(beast::get_lowest_layer(stream_).native_handle());
     if constexpr (std::is_same_v<Stream, tcp::socket>) {
       read();
     } else {
@@ -278,6 +297,7 @@ class Server final : public HttpServer {
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) return fail(Code::kUnavailable, "cannot listen at ", config_.host, ":", config_.port, ": ", error.message());
     port_ = acceptor_.local_endpoint(error).port();
+    is_loopback_ = at.address().is_loopback();
     return {};
   }
 
@@ -306,6 +326,7 @@ class Server final : public HttpServer {
   const HttpUploadOpener& upload_opener() const { return open_upload_; }
   /// For bytes that nobody reads, of all connections.
   std::vector<char>& discarded() { return discarded_; }
+  bool is_loopback() const { return is_loopback_; }
   void remove(const std::shared_ptr<Session>& session) { connections_ -= sessions_.erase(session); }
 
  private:
@@ -341,6 +362,7 @@ class Server final : public HttpServer {
   HttpHandler handler_;
   std::vector<char> discarded_ = std::vector<char>(64 << 10);
   uint16_t port_ = 0;
+  bool is_loopback_ = false;
   std::set<std::shared_ptr<Session>> sessions_;
   std::atomic<size_t> connections_ = 0;
   std::thread thread_;
@@ -368,6 +390,7 @@ void Session::expect_request() {
 
 void Session::read() {
   if (closed_) return;
+  buffer_.max_size(server_.config().head_bytes_max + 2 * kPartBytes);  // also for the head of a chunk, and for a trailer
   parser_.emplace();
   parser_->header_limit(server_.config().head_bytes_max);
   parser_->body_limit(UINT64_MAX);  // it is checked when the path is known
@@ -383,12 +406,33 @@ bool Session::has_right_token() const {
   return given.size() == right.size() && CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
 }
 
+/// What shows that a browser asks for a page from elsewhere, which its user only looks at; empty: nothing does.
+std::string Session::foreign_page() const {
+  const auto host = parser_->get()[http::field::host], origin = parser_->get()[http::field::origin];
+  const std::string_view authority(host.data(), host.size()), from(origin.data(), origin.size());
+  if (!from.empty() && from.substr(std::min(from.size(), from.find("://") + 3)) != authority) return cat("Origin is ", json_string(shown(from)));
+  if (!server_.is_loopback() || authority.starts_with('[')) return {};
+  // A name of the internet may lead here, and the pages of its owner with it.
+  const std::string_view name = authority.substr(0, authority.find(':'));
+  error_code no_address;
+  asio::ip::make_address(std::string(name), no_address);
+  const bool is_local = name == server_.config().host || name.find('.') == std::string_view::npos ||
+                        std::ranges::any_of(kLocalNames, [&](std::string_view end) { return name.ends_with(end); });
+  return no_address && !is_local ? cat("Host is ", json_string(shown(name))) : "";
+}
+
+bool Session::has_body() const { return parser_->chunked() || parser_->content_length().value_or(0) > 0; }
+
 void Session::on_head(error_code error) {
   if (closed_) return;
   if (error) return on_unread(error);
   const auto target = parser_->get().target();
-  if (!has_right_token() && target != "/health" && target != "/")  // the page has no figures: it asks for them, with a token
+  const bool needs_no_token = (target == "/health" || target == "/") && !has_body();  // the page has no figures: it asks for them, with a token
+  if (!has_right_token() && !needs_no_token)
     return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"", request_of(parser_->get()).path);
+  if (server_.config().token.empty())
+    if (const std::string page = foreign_page(); !page.empty())
+      return refuse(403, cat("a web page from elsewhere asks (its ", page, "): without --token-file it may not"));
   // Where a body of another encoding ends is not known: its bytes would be taken for the next request.
   if (const auto encoding = parser_->get()[http::field::transfer_encoding]; !encoding.empty() && !parser_->chunked())
     return refuse(400, cat("Transfer-Encoding is ", json_string(shown({encoding.data(), encoding.size()})), ": expected chunked"));
@@ -412,6 +456,7 @@ void Session::on_unread(error_code error) {
   if (error == http::error::body_limit) return refuse_body();
   if (error == http::error::header_limit)
     return refuse(431, "the header is larger than " + std::to_string(server_.config().head_bytes_max) + " bytes");
+  if (error == http::error::buffer_overflow) return refuse(431, "the head of a chunk, or what follows the body, is too large");
   if (error.category() == http::make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream &&
       error != http::error::partial_message)
     return refuse(400, "this is no HTTP/1.1 request: " + error.message());
@@ -450,6 +495,7 @@ void Session::take_parts() {
     if (error && error != http::error::need_buffer) return on_unread(error);
   }
   if (part_parser_->is_done()) return finish_upload();
+  if (buffer_.size() > server_.config().head_bytes_max) return on_unread(http::error::buffer_overflow);
   expect_request();  // from here, until more has come
   async_read_any(buffer_.prepare(kPartBytes), [this](error_code error, size_t bytes) {
     if (closed_) return;
@@ -476,6 +522,7 @@ void Session::refuse(int status, std::string_view message, std::string path) {
     return discard();  // which tells when the client goes
   }
   deadline_.cancel();
+  is_head_ = upload_ == nullptr && parser_->is_header_done() && parser_->get().method() == http::verb::head;
   if (!std::exchange(upload_, nullptr)) path_ = std::move(path);
   keeps_alive_ = false;
   lingers_ = true;

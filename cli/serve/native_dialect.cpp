@@ -191,8 +191,12 @@ Result<ServedStop> stop_of(const Json& value, const std::string& found) {
 
 Status take_field(const JsonMember& member, PromptDefaults& defaults, FirstLine& first) {
   const auto& [name, text] = member;
-  const Json value = Json::parse(text);
   const std::string found = "body:1: ";
+  if (name == "groups" && text.starts_with('[')) {
+    first.groups = elements_of(text);
+    return {};
+  }
+  SEER_ASSIGN_OR_RETURN(const Json value, field_value(text, found));
   ServedHead& head = first.head;
   if (name == "rollout_id") {
     if (!value.is_string()) return fail(Code::kInvalidArgument, found, "rollout_id is ", shown_value(value), ": expected text");
@@ -222,8 +226,7 @@ Status take_field(const JsonMember& member, PromptDefaults& defaults, FirstLine&
   } else if (name == "expect_weight_version") {
     first.expected_version = value.is_string() ? value.get<std::string>() : text;
   } else if (name == "groups") {
-    if (!value.is_array()) return fail(Code::kInvalidArgument, found, "groups is ", shown_value(value), ": expected a list of objects");
-    first.groups = elements_of(text);
+    return fail(Code::kInvalidArgument, found, "groups is ", shown_value(value), ": expected a list of objects");
   } else {
     return fail(Code::kInvalidArgument, found, "field ", shown(name),
                 " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, stop_when, stream, expect_weight_version or groups");

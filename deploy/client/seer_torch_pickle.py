@@ -111,7 +111,7 @@ def _size(sizes):
 
 
 def _given_up(reason="no reason"):
-    return GivenUp(str(reason))
+    return GivenUp(reason if isinstance(reason, str) else _shown(reason))
 
 
 _REDUCTIONS = "torch.multiprocessing.reductions"

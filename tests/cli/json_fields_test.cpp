@@ -16,6 +16,7 @@ TEST_CASE("json fields: decimals are written with all their digits, and stay dec
   CHECK(written_value(Json::parse("3")) == "3");
   CHECK(written_value(Json::parse("\"a\"")) == "\"a\"");
   CHECK(written_value(Json::parse("[1, 2.5, [\"a\"], []]")) == "[1,2.5,[\"a\"],[]]");
+  CHECK(written_value(Json::parse("{\"a\": {\"b\\n\": [1.5, {}]}, \"c\": null}")) == "{\"a\":{\"b\\n\":[1.5,{}]},\"c\":null}");
 }
 
 TEST_CASE("json fields: deep nesting and objects of very many names are refused, brackets and commas in texts are not") {
@@ -33,6 +34,14 @@ TEST_CASE("json fields: deep nesting and objects of very many names are refused,
   std::string list = "[0";
   for (int i = 0; i < 5000; ++i) list += ",1";
   CHECK(check_shape(list + "]", "").ok());
+}
+
+TEST_CASE("json fields: the text of a field is read as JSON that takes little") {
+  CHECK(field_value("{\"a\":1.5}", "").value().at("a") == 1.5L);
+  CHECK(field_value("[1,", "x: ").error().detail == "x: [1, is not JSON");
+  std::string names = "{\"0\":0";
+  for (int i = 1; i <= 1000; ++i) names += ",\"" + std::to_string(i) + "\":0";
+  CHECK(field_value(names + "}", "x: ").error().detail == "x: an object has more than 1000 names");
 }
 
 TEST_CASE("json fields: a value for a message is short") {

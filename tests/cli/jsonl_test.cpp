@@ -45,6 +45,12 @@ std::vector<float> read_logprobs(const std::string& line) {
   return read;
 }
 
+std::string object_of(int names) {
+  std::string text = "{";
+  for (int i = 0; i < names; ++i) text += cat(i == 0 ? "" : ",", "\"", i, "\":0");
+  return text + "}";
+}
+
 }  // namespace
 
 TEST_CASE("prompts: a line has text or ids, and other fields keep their order") {
@@ -78,7 +84,7 @@ TEST_CASE("prompts: a line has text or ids, and other fields keep their order") 
 TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
   const ScratchFolder folder;
   const struct {
-    const char* text;
+    std::string text;
     const char* error;
   } table[] = {
       {"{\"prompt\": \"a\"}\n{\"prompt\": \"b\", }\n", ":2:17: malformed JSON after \"prompt\": \"b\", }"},
@@ -95,13 +101,15 @@ TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
       {"{\"prompt\": \"a\", \"max_tokens\": \"9\"}\n", ":1: max_tokens is \"9\": expected an integer, at least 1"},
       {"{\"prompt\": \"a\", \"seed\": -1}\n", ":1: seed is -1: expected an integer of at least 0"},
       {"{\"prompt\": \"a\", \"id\": 1.5}\n", ":1: id is 1.5: expected text or an integer"},
+      {"{\"prompt\": \"a\", \"seed\": " + object_of(1001) + "}\n", ":1: an object has more than 1000 names"},
+      {"{\"prompt\": \"a\", \"temperature\": {\"a\": 1.5}}\n", ":1: temperature is {\"a\":1.5}: expected a number, at least 0 and at most 100"},
       {"{\"id\": 1, \"prompt\": \"a\"}\n\n{\"id\": 1, \"prompt\": \"b\"}\n", ":3: id 1 is that of line 1 already"},
       {"{\"prompt\": \"a\", \"run_s\": 1}\n", ":1: field run_s would clash with the response's own: rename it"},
       {"", " holds no prompts: expected a JSON object per line"},
       {"\n  \n", " holds no prompts: expected a JSON object per line"},
   };
   for (const auto& row : table) {
-    CAPTURE(std::string(row.text));
+    CAPTURE(row.text);
     const std::string file = folder.write("p.jsonl", row.text);
     const auto prompts = read_prompts(file, 0);
     REQUIRE(!prompts.ok());

@@ -449,6 +449,10 @@ class MessagesTest(unittest.TestCase):
         self.assertEqual(read_message(pickled([{**meta, "shape": [2, 3]}])), [Tensor("a", "bfloat16", (2, 3), 256, 268)])
         self.assertIsNone(read_message(pickle.dumps(None)))
         self.assertEqual(read_message(pickle.dumps(RuntimeError("no"))), GivenUp("no"))
+        shared = ()
+        for _ in range(100):  # as text it has 2**100 pairs
+            shared = (shared, shared)
+        self.assertLess(len(read_message(pickle.dumps(RuntimeError(shared))).reason), 1000)
 
     def test_the_handle_of_memory_of_a_gpu(self):
         memory = read_message(pickled(device_buffer()))

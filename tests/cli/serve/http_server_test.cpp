@@ -302,6 +302,61 @@ TEST_CASE("http server: nothing is handed over without the token, but for the pa
   CHECK(answer("/health", "").find(" 200 ") != std::string::npos);
 }
 
+TEST_CASE("http server: who has no token can have nothing kept") {
+  Serving serving({.token = "secret", .body_bytes_max = 2000});
+  for (const char* const path : {"/health", "/"}) {
+    CAPTURE(path);
+    for (const char* const body : {"Content-Length: 2000", "Transfer-Encoding: chunked"}) {
+      Client client(serving.port());
+      client.write(cat("POST ", path, " HTTP/1.1\r\nHost: a\r\n", body, "\r\n\r\n"));
+      CHECK(client.read_to_close().starts_with("HTTP/1.1 401 "));
+    }
+  }
+  CHECK(serving.calls == 0);
+}
+
+TEST_CASE("http server: the head of a chunk, and what follows a body, are bounded") {
+  Serving serving({.body_bytes_max = 2000});
+  for (const char* const begin : {"5;a=", "0\r\nX: "}) {
+    CAPTURE(begin);
+    Client client(serving.port());
+    client.write(cat("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", begin));
+    client.write(std::string(4 << 20, 'x'));
+    CHECK(client.read_to_close().starts_with("HTTP/1.1 431 "));
+  }
+  CHECK(serving.calls == 0);
+}
+
+TEST_CASE("http server: a refusal has a body as its own request asks for, whatever was asked before") {
+  Serving serving({.token = "secret"});
+  const auto ask = [](Client& client, const char* method, const char* path) { client.write(cat(method, " ", path, " HTTP/1.1\r\nHost: a\r\n\r\n")); };
+  Client client(serving.port());
+  ask(client, "HEAD", "/health");
+  CHECK(client.read_to("\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+  ask(client, "GET", "/metrics");
+  CHECK(client.read_to_close().find("the token is missing") != std::string::npos);
+  Client head(serving.port());
+  ask(head, "HEAD", "/metrics");
+  CHECK(head.read_to_close().ends_with("\r\n\r\n"));
+}
+
+TEST_CASE("http server: pages of other servers may not use a browser of this host") {
+  const auto status = [](Serving& serving, std::string_view head) {
+    Client client(serving.port());
+    client.write(cat("POST /a HTTP/1.1\r\nContent-Length: 0\r\n", head, "\r\n"));
+    return client.read_to("\r\n").substr(9, 3);
+  };
+  Serving open;
+  for (const char* const own : {"Host: 127.0.0.1:80", "Host: localhost:80", "Host: node7", "Host: [::1]:80", "Host: node7.local:80", "Host: 10.0.0.1", "Host: ",
+                                "Host: localhost:80\r\nOrigin: http://localhost:80"})
+    CHECK_MESSAGE(status(open, cat(own, "\r\n")) == "200", own);
+  for (const char* const foreign : {"Host: evil.example:80", "Host: localhost:80\r\nOrigin: http://evil.example", "Host: localhost:80\r\nOrigin: null",
+                                    "Host: localhost:80\r\nOrigin: http://localhost:81"})
+    CHECK_MESSAGE(status(open, cat(foreign, "\r\n")) == "403", foreign);
+  Serving guarded({.token = "secret"});
+  CHECK(status(guarded, "Host: node7.example.org\r\nOrigin: https://elsewhere\r\nAuthorization: Bearer secret\r\n") == "200");
+}
+
 TEST_CASE("http server: of connections beyond the limit none is kept, and there is room again after others end") {
   Serving serving({.connections_max = 2});
   {
