@@ -160,7 +160,7 @@ EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const 
     CudaEngineConfig own = config;
     own.version = now.version;
     own.device_blocks = device_blocks;
-    own.weights_beside = has_own_devices(options);
+    own.weights_beside = loader != nullptr && has_own_devices(options);
     own.loader = loader;
     return make_cuda_engine(now.model, std::move(devices), own);
   };

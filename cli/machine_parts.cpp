@@ -10,6 +10,7 @@
 #include "cli/machine_memory.h"
 #include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
+#include "gpu/cuda/cuda_device.h"
 #include "gpu/model/weight_store.h"
 #include "gpu/step_profile.h"
 #include "protocols/cpu_time.h"
@@ -124,8 +125,10 @@ Result<NodeMakers> make_pool_makers(const MachineOptions& options, int64_t block
   NodeMakers makers;
   makers.transport = transport.transport;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
+  SlabMaker slabs = transport.slabs;
+  if (options.device == DeviceKind::kCuda) slabs.registrars.push_back(cuda::pin_host_memory);
   if (options.dram_bytes > 0)
-    makers.make_arena = [&options, slabs = transport.slabs, block_bytes](NodeId) {
+    makers.make_arena = [&options, slabs = std::move(slabs), block_bytes](NodeId) {
       return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
     };
   if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };

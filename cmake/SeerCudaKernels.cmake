@@ -16,12 +16,15 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
       list(APPEND architectures 100)
     endif()
   endif()
+  set(numbers ${architectures})
+  list(TRANSFORM numbers REPLACE "[a-z]+$" "")
+  list(SORT numbers COMPARE NATURAL)
+  list(GET numbers -1 newest)  # also as PTX, for later GPUs, which that of 9.0a is not
   list(TRANSFORM architectures REPLACE "^90$" "90a")  # with wgmma, which 9.0 has and later GPUs have not
   set(codes)
   foreach(architecture ${architectures})
     list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()
-  list(GET architectures -1 newest)  # also as PTX, for later GPUs
   list(APPEND codes -gencode=arch=compute_${newest},code=compute_${newest})
   file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda/kernels/*)
   set(SEER_KERNEL_SOURCES ${kernel_sources} ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu ${CMAKE_SOURCE_DIR}/gpu/cuda/kernel_args.h

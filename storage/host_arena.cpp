@@ -1,7 +1,5 @@
 #include "storage/host_arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 namespace seer {
@@ -18,8 +16,6 @@ Result<std::shared_ptr<HostArena>> HostArena::create(const HostArenaConfig& conf
   if (!memory.ok()) return fail(memory.error().code, "no memory for the DRAM tier: ", memory.error().detail);
   auto generations = map_slab(slots * static_cast<int64_t>(sizeof(uint64_t)));
   if (!generations.ok()) return fail(generations.error().code, "no memory for the DRAM tier: ", generations.error().detail);
-  // Only a hint: fewer TLB misses when whole blocks are copied.
-  (void)madvise(memory->bytes().data(), memory->bytes().size(), MADV_HUGEPAGE);
   return std::shared_ptr<HostArena>(
       new HostArena(*std::move(memory), *std::move(generations), slots, config.block_bytes, slot_bytes));
 }

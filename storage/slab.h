@@ -4,7 +4,7 @@
 // map it too (UCX), or a GPU driver. Others register it: CUDA pins it, so that copies to and from a GPU overlap with
 // kernels; a network card gets its keys. One allocates, then any number register:
 //
-//   make_slab(bytes, {.allocate = ucx.slab_allocator(), .registrars = {pin_for_cuda}})
+//   make_slab(bytes, {.allocate = ucx.slab_allocator(), .registrars = {cuda::pin_host_memory}})
 //
 // Invariant: registered memory is never freed: registrations end in reverse order, before the memory is freed.
 #pragma once

@@ -82,6 +82,7 @@ Status PeerCommunicator::wait(EventId event) {
     if (const std::optional<Error> failure = peers_->failure()) device_.fail_with(*failure);
     if (const Status status = device_.status(); !status.ok()) {
       peers_->abort(fail(Code::kUnavailable, "cuda: ", name(), " failed: ", status.error().detail));
+      device_.drop_graphs();  // first: they have gathers, too
       end_gathers();
       over = true;
     }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int32_t rounded_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 constexpr float kLog2E = 1.44269504f;
+constexpr double kBesideShare = 0.95;  // of free memory: the rest is for CUDA, graphs and NCCL, which one set of weights may leave less of
 
 ModelConfig share_of(const ModelConfig& model, Share share) {
   ModelConfig own = model;
@@ -47,7 +48,8 @@ Result<std::unique_ptr<CudaForward>> CudaForward::make(const Model& model, const
   DeviceMemory memory;
   const Share share = peers ? Share{.rank = peers->rank(), .ranks = peers->ranks()} : Share{};
   std::unique_ptr<CudaForward> forward(new CudaForward(model, config, share, peers, weights_beside, memory));
-  if (weights_beside && memory.bytes() > device.properties().free_bytes) return make(model, config, peers, device, false);
+  if (weights_beside && static_cast<double>(memory.bytes()) > kBesideShare * static_cast<double>(device.properties().free_bytes))
+    return make(model, config, peers, device, false);
   SEER_RETURN_IF_ERROR(memory.reserve(device));
   memory.clear(device);
   SEER_RETURN_IF_ERROR(forward->begin(device, model));

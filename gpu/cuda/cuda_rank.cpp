@@ -57,11 +57,13 @@ CudaRank::CudaRank(std::unique_ptr<Device> device, std::unique_ptr<Communicator>
       }) {}
 
 void CudaRank::stop() {
-  if (peers_) peers_->abort(fail(Code::kCancelled, "cuda: the engine ends"));  // or ranks would wait for jobs that others drop
+  if (peers_) {
+    peers_->abort(fail(Code::kCancelled, "cuda: the engine ends"));  // or ranks would wait for jobs that others drop
+    (void)peers_->wait(0);                                          // ends all gathers: one may block the thread that queues
+  }
   uploader_.stop();
   thread_.stop();
   waiter_.stop();
-  if (peers_) (void)peers_->wait(last_step_);  // ends gathers of a step that nobody waited for
 }
 
 Status CudaRank::reserve_staging() {

@@ -45,9 +45,10 @@ class CudaDevice final : public Device {
 
   ~CudaDevice() override {
     cudaSetDevice(index_);
-    cudaDeviceSynchronize();  // nothing may run on memory that is freed below
-    for (cudaGraphExec_t graph : graphs_)
-      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    // Nothing may run on memory that is freed below. Not the whole GPU: another engine of it may be making a graph, which that ends.
+    for (cudaStream_t stream : streams_)
+      if (stream != nullptr) cudaStreamSynchronize(stream);
+    drop_graphs();
     for (cudaEvent_t event : events_)
       if (event != nullptr) cudaEventDestroy(event);
     for (cudaStream_t stream : streams_)
@@ -104,25 +105,37 @@ class CudaDevice final : public Device {
   void begin_graph() override {
     run("beginning a graph", [&] { return cudaStreamBeginCapture(at(Stream::kSteps), cudaStreamCaptureModeThreadLocal); });
   }
+  /// Also on a device that has failed: NCCL waits for the ends of graphs that have its gathers.
   GraphId end_graph() override {
-    cudaGraphExec_t& exec = graphs_.emplace_back();
-    run("ending a graph", [&] {
-      cudaGraph_t graph = nullptr;
-      const cudaError_t captured = cudaStreamEndCapture(at(Stream::kSteps), &graph);
-      if (captured != cudaSuccess) return captured;
-      const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
-      cudaGraphDestroy(graph);
-      return instantiated;
-    });
+    cudaSetDevice(index_);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    cudaError_t made = cudaStreamEndCapture(at(Stream::kSteps), &graph);
+    if (made == cudaSuccess && status().ok()) made = cudaGraphInstantiate(&exec, graph, 0);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    keep("ending a graph", made);
+    const std::lock_guard lock(graphs_mutex_);
+    graphs_.push_back(exec);
     return graphs_.size() - 1;
   }
   void launch_graph(GraphId graph) override {
-    run("a graph", [&] { return cudaGraphLaunch(graphs_[graph], at(Stream::kSteps)); });
+    const std::lock_guard lock(graphs_mutex_);
+    if (graphs_[graph] != nullptr) run("a graph", [&] { return cudaGraphLaunch(graphs_[graph], at(Stream::kSteps)); });
+  }
+  void drop_graphs() override {
+    const std::lock_guard lock(graphs_mutex_);
+    for (cudaGraphExec_t& graph : graphs_)
+      if (graph != nullptr) cudaGraphExecDestroy(std::exchange(graph, nullptr));
   }
 
+  /// Takes the next event that is over. Uploads of weights record very many while a step is under way.
   EventId record(Stream stream) override {
-    const EventId event = ++last_event_;
-    run("an event", [&] { return cudaEventRecord(at(event), at(stream)); });
+    EventId event = ++last_event_;
+    run("an event", [&] {
+      cudaError_t found = cudaEventQuery(at(event));
+      for (int32_t tried = 1; found == cudaErrorNotReady && tried < kEventsOpen; ++tried) found = cudaEventQuery(at(event = ++last_event_));
+      return found == cudaSuccess ? cudaEventRecord(at(event), at(stream)) : found;
+    });
     return event;
   }
   void wait_on(Stream stream, EventId event) override {
@@ -169,7 +182,7 @@ class CudaDevice final : public Device {
   }
 
   cudaStream_t at(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
-  /// An event that was reused since is over: a later one of the same stream, or of the other, has taken its place only then.
+  /// An event that was reused since was over then: who waits for it waits for a later one instead.
   cudaEvent_t at(EventId event) const { return events_[event % events_.size()]; }
 
   template <class Call>
@@ -205,7 +218,8 @@ class CudaDevice final : public Device {
   std::array<cudaStream_t, 2> streams_{};
   std::array<cudaEvent_t, kEventsOpen> events_{};
   std::atomic<EventId> last_event_ = 0;
-  std::vector<cudaGraphExec_t> graphs_;
+  std::mutex graphs_mutex_;  // guards the next
+  std::vector<cudaGraphExec_t> graphs_;  // null: it failed, or was dropped
   std::vector<void*> device_memory_, pinned_memory_;
 };
 
@@ -232,6 +246,15 @@ Result<DeviceProperties> properties_of(int32_t index) {
 }  // namespace
 
 bool has_cuda_engine() { return true; }
+
+Result<std::shared_ptr<void>> pin_host_memory(std::span<std::byte> bytes) {
+  const cudaError_t error = cudaHostRegister(bytes.data(), bytes.size(), cudaHostRegisterPortable);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // as in allocated()
+    return fail(Code::kFull, "cuda: ", bytes.size(), " bytes of host memory cannot be pinned: ", text_of(error));
+  }
+  return std::shared_ptr<void>(bytes.data(), [](void* memory) { cudaHostUnregister(memory); });
+}
 
 Result<int32_t> count_cuda_devices() {
   int count = 0;

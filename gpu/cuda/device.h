@@ -73,8 +73,11 @@ class Device {
   virtual void begin_graph() = 0;
   virtual GraphId end_graph() = 0;
   virtual void launch_graph(GraphId graph) = 0;
+  /// Frees all graphs, also one that is being made; those that run go on to their ends. By any thread. REQUIRES: the device has failed,
+  /// so that none is launched any more.
+  virtual void drop_graphs() = 0;
 
-  /// Marks this place in the stream. At most kEventsOpen are not over; older ones must be.
+  /// Marks this place in the stream. REQUIRES: fewer than kEventsOpen are not over.
   virtual EventId record(Stream stream) = 0;
   /// What is queued on the stream from now on runs after the event.
   virtual void wait_on(Stream stream, EventId event) = 0;

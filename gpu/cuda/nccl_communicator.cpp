@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -50,22 +52,30 @@ class NcclCommunicator final : public PeerCommunicator {
 
   void all_gather(std::byte* memory, int64_t bytes) override {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr || !device_.status().ok()) return;
+    const ncclComm_t comm = comm_;
+    if (comm == nullptr || !device_.status().ok()) return;
     const auto stream = static_cast<cudaStream_t>(device_.native_stream(Stream::kSteps));
-    keep(nccl_.all_gather(memory + rank_ * bytes, memory, static_cast<size_t>(bytes), ncclUint8, comm_, stream));
+    keep(nccl_.all_gather(memory + rank_ * bytes, memory, static_cast<size_t>(bytes), ncclUint8, comm, stream));
   }
 
  protected:
   Status check() override {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return {};  // a gather is being queued: its own result is kept
+    const ncclComm_t comm = comm_;
     ncclResult_t found = ncclSuccess;
-    if (comm_ == nullptr || (nccl_.async_error(comm_, &found) == ncclSuccess && (found == ncclSuccess || found == ncclInProgress)))
-      return {};
+    if (comm == nullptr || (nccl_.async_error(comm, &found) == ncclSuccess && (found == ncclSuccess || found == ncclInProgress))) return {};
     return error(found);
   }
+  /// A gather that a peer never joins may block who queues it. Then it is aborted nevertheless, which lets it go on. Not under the lock:
+  /// NCCL waits here until a graph that is being made is dropped, too.
   void end_gathers() override {
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) nccl_.abort(std::exchange(comm_, nullptr));
+    ncclComm_t comm = nullptr;
+    {
+      const std::unique_lock lock(mutex_, kQueueTime);
+      comm = comm_.exchange(nullptr);
+    }
+    if (comm != nullptr) nccl_.abort(comm);
   }
 
  private:
@@ -74,9 +84,11 @@ class NcclCommunicator final : public PeerCommunicator {
   }
   Error error(ncclResult_t result) const { return fail(Code::kUnavailable, "nccl: ", name(), ": ", nccl_.error_string(result)); }
 
+  static constexpr std::chrono::seconds kQueueTime{2};  // a gather that is not blocked is queued long before
+
   const Nccl nccl_;
-  std::mutex mutex_;  // one thread gathers, another waits and aborts
-  ncclComm_t comm_;
+  std::timed_mutex mutex_;  // one thread gathers, another waits and aborts
+  std::atomic<ncclComm_t> comm_;
 };
 
 }  // namespace

@@ -13,5 +13,6 @@ Error without_cuda() {
 bool has_cuda_engine() { return false; }
 Result<std::unique_ptr<Device>> open_cuda_device(int32_t) { return without_cuda(); }
 Result<int32_t> count_cuda_devices() { return without_cuda(); }
+Result<std::shared_ptr<void>> pin_host_memory(std::span<std::byte>) { return without_cuda(); }
 
 }  // namespace seer::cuda

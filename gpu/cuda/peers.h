@@ -45,7 +45,7 @@ class PeerCommunicator : public Communicator {
  protected:
   /// An error of the library, found while waiting.
   virtual Status check() { return {}; }
-  /// Ends what the library has on the device.
+  /// Ends what the library has on the device, also a gather that another thread is just queuing. By any thread.
   virtual void end_gathers() {}
   std::string name() const { return cat("rank ", rank_, " of ", ranks()); }
 

@@ -114,6 +114,12 @@ class SimtDevice final : public Device {
     for (const Piece& piece : graphs_[graph]) at(Stream::kSteps).push_back(piece);
   }
 
+  void drop_graphs() override {
+    const std::lock_guard lock(machine_mutex());
+    SEER_CHECK(!status_.ok());
+    for (std::deque<Piece>& graph : graphs_) graph.clear();
+  }
+
   EventId record(Stream stream) override {
     const std::lock_guard lock(machine_mutex());
     const EventId event = ++last_event_;

@@ -34,6 +34,7 @@ class CountingDevice final : public cuda::Device {
   void begin_graph() override { device_->begin_graph(); }
   cuda::GraphId end_graph() override { return device_->end_graph(); }
   void launch_graph(cuda::GraphId graph) override { device_->launch_graph(graph); }
+  void drop_graphs() override { device_->drop_graphs(); }
   cuda::EventId record(cuda::Stream stream) override { return device_->record(stream); }
   void wait_on(cuda::Stream stream, cuda::EventId event) override { device_->wait_on(stream, event); }
   Status wait(cuda::EventId event) override { return device_->wait(event); }
