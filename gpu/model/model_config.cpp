@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -93,6 +94,8 @@ Result<Json> read_json_object(const fs::path& path) {
   return json;
 }
 
+constexpr int64_t kHeadDimMax = 1024;
+
 struct FamilyName {
   ModelFamily family;
   const char *architecture, *model_type;
@@ -143,8 +146,9 @@ void read_shape(Fields& f, ModelConfig& config) {
   if (!f.has("head_dim") && whole_dim * config.heads != config.hidden_size)
     f.wrong(0, "head_dim",
             cat("is missing and hidden_size ", config.hidden_size, " is not a multiple of ", config.heads, " heads"));
-  config.head_dim = static_cast<int32_t>(f.integer_or("head_dim", whole_dim, 2, 1024));
+  config.head_dim = static_cast<int32_t>(f.integer_or("head_dim", whole_dim, 2, kHeadDimMax));
   if (config.head_dim % 2 != 0) f.wrong(0, "head_dim", cat("must be even, found ", config.head_dim));
+  if (config.head_dim > kHeadDimMax) f.wrong(0, "head_dim", cat("must be at most ", kHeadDimMax, ", found ", config.head_dim));
 }
 
 // A field with which other families, or variants of these three, compute something else. At the value `harmless` it changes
@@ -191,6 +195,7 @@ void refuse_other_arithmetic(Fields& f, const ModelConfig& config) {
     if (name.ends_with("softcapping") && !changes_nothing(v, kAlwaysMatters))
       f.refuse(shortened(name).c_str(),
                cat("is ", Fields::shown(v), ": a model that computes with it is not supported"));
+  if (!f.flag_or("is_causal", true)) f.refuse("is_causal", "is false: a model whose tokens see those behind them is not supported");
   // A list of one flag per layer: 1 for those with rope.
   if (const Json* v = f.find("no_rope_layers"))
     if (!v->is_array() || !std::ranges::all_of(*v, [](const Json& flag) { return flag == 1; }))
@@ -342,6 +347,18 @@ void read_rope(Fields& top, const std::string& file, Error* error, ModelConfig& 
   config.context_tokens_max = std::max(config.context_tokens_max, static_cast<int64_t>(std::min(longest, 16777216.0)));
 }
 
+// Attention in chunks computes what is computed here as far as one chunk and what is kept of others reach.
+void read_chunks(Fields& f, const std::string& path, Error* error, ModelConfig& config) {
+  const char* const name = "dual_chunk_attention_config";
+  const Json* v = f.find(name);
+  if (!v || changes_nothing(*v, kAlwaysMatters)) return;
+  if (!v->is_object()) return f.refuse(name, cat("must be an object, found ", Fields::shown(*v)));
+  Fields inner(*v, cat(path, ": ", name), error);
+  const int64_t chunk = inner.integer("chunk_size", 1, 1 << 24), local = inner.integer_or("local_size", 0, 0, 1 << 24);
+  if (local >= chunk) inner.wrong(0, "local_size", cat("must be less than chunk_size, found ", local));
+  config.context_tokens_max = std::min(config.context_tokens_max, chunk - local);
+}
+
 // eos_token_id is one id, a list, or absent.
 void read_eos(Fields& f, ModelConfig& config) {
   const Json* v = f.find("eos_token_id");
@@ -360,22 +377,43 @@ void read_eos(Fields& f, ModelConfig& config) {
   config.eos_ids = std::move(ids);
 }
 
+// The id of an added token by this text: of tokenizer_config.json, or where that has no list of them, as transformers 5 writes it, of
+// tokenizer.json.
+std::optional<int64_t> added_token_id(const fs::path& folder, const Json& tokenizer_config, const Json& text) {
+  if (const auto tokens = tokenizer_config.find("added_tokens_decoder"); tokens != tokenizer_config.end() && tokens->is_object()) {
+    for (const auto& [name, token] : tokens->items()) {
+      int64_t id = -1;
+      if (!token.is_object() || token.value("content", Json()) != text) continue;
+      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+      if (error == std::errc() && end == name.data() + name.size()) return id;
+    }
+    return std::nullopt;
+  }
+  std::ifstream in(folder / "tokenizer.json", std::ios::binary);
+  const auto is_small = [](int depth, Json::parse_event_t event, const Json& parsed) {
+    return depth != 1 || event != Json::parse_event_t::key || parsed != "model";
+  };
+  const Json tokenizer = in ? Json::parse(in, is_small, /*allow_exceptions=*/false) : Json();
+  if (!tokenizer.is_object() || !tokenizer.contains("added_tokens")) return std::nullopt;
+  for (const Json& token : tokenizer["added_tokens"])
+    if (token.is_object() && token.value("content", Json()) == text && token.contains("id") && token["id"].is_number_integer())
+      return token["id"].get<int64_t>();
+  return std::nullopt;
+}
+
 // The tokenizer's own end token ends a response too, as in SGLang and vLLM: a model that was trained to chat may be named it there only.
-// It is looked up by tokenizer_config.json alone; a file that does not tell its id adds nothing.
+// Files that do not tell its id add nothing.
 void add_tokenizer_eos(const fs::path& folder, ModelConfig& config) {
   const Result<Json> read = read_json_object(folder / "tokenizer_config.json");
   if (!read.ok()) return;
-  const auto eos = read->find("eos_token"), tokens = read->find("added_tokens_decoder");
-  if (eos == read->end() || tokens == read->end() || !tokens->is_object()) return;
+  const auto eos = read->find("eos_token");
+  if (eos == read->end()) return;
   const Json text = eos->is_object() ? eos->value("content", Json()) : *eos;
-  for (const auto& [name, token] : tokens->items()) {
-    if (!text.is_string() || !token.is_object() || token.value("content", Json()) != text) continue;
-    int32_t id = -1;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
-    const auto at = std::ranges::lower_bound(config.eos_ids, id);
-    if (error != std::errc() || end != name.data() + name.size() || id < 0 || id >= config.vocab_size) return;
-    if (at == config.eos_ids.end() || *at != id) config.eos_ids.insert(at, id);
-  }
+  if (!text.is_string()) return;
+  const std::optional<int64_t> id = added_token_id(folder, *read, text);
+  if (!id || *id < 0 || *id >= config.vocab_size) return;
+  const auto at = std::ranges::lower_bound(config.eos_ids, *id);
+  if (at == config.eos_ids.end() || *at != *id) config.eos_ids.insert(at, static_cast<int32_t>(*id));
 }
 
 }  // namespace
@@ -415,6 +453,7 @@ Result<ModelConfig> read_model_config(const fs::path& folder) {
   if (!error.detail.empty()) return error;
   read_options(fields, config);
   read_rope(fields, path.string(), &error, config);
+  read_chunks(fields, path.string(), &error, config);
   read_eos(fields, config);
   if (!error.detail.empty()) return error;
 

@@ -30,6 +30,39 @@ TEST_CASE("model config: the tokenizer's end token is one too, where tokenizer_c
     CHECK(eos_ids(other) == std::vector<int32_t>{1});
 }
 
+TEST_CASE("model config: as transformers 5 saves it, the end token's id is in tokenizer.json") {
+  const auto eos_ids = [](const std::string& tokenizer_config, const std::string& tokenizer) {
+    TestFolder folder;
+    write_tiny_model(folder.path(), tiny_config("qwen2"), "BF16", 1);
+    std::ofstream(folder.path() / "tokenizer_config.json") << tokenizer_config;
+    std::ofstream(folder.path() / "tokenizer.json") << tokenizer;
+    return read_model_config(folder.path())->eos_ids;
+  };
+  const std::string added = R"("added_tokens": [{"id": 5, "content": "a"}, {"id": 7, "content": "<|im_end|>", "special": true}, {"id": 96, "content": "far"}])";
+  const std::string whole = R"({"version": "1.0", "model": {"vocab": {"x": 1, "<|im_end|>": 9}, "added_tokens": [{"id": 8, "content": "<|im_end|>"}]}, )" + added + "}";
+  const std::string chat = R"({"eos_token": "<|im_end|>"})";
+  CHECK(eos_ids(chat, whole) == std::vector<int32_t>{1, 7});
+  CHECK(eos_ids(R"({"eos_token": {"content": "<|im_end|>"}})", "{" + added + R"(, "model": {}})") == std::vector<int32_t>{1, 7});
+  CHECK(eos_ids(R"({"eos_token": "<|im_end|>", "added_tokens_decoder": {"5": {"content": "<|im_end|>"}}})", whole) == std::vector<int32_t>{1, 5});
+  CHECK(eos_ids(R"({"eos_token": "far"})", whole) == std::vector<int32_t>{1});
+  for (const char* const other : {"", "[]", "{", R"({"added_tokens": 7})", R"({"added_tokens": [7, {"content": "<|im_end|>"}]})"})
+    CHECK(eos_ids(chat, other) == std::vector<int32_t>{1});
+}
+
+TEST_CASE("model config: attention that sees what follows is refused; in chunks, the context ends where one chunk and its neighbours do") {
+  CHECK(read(tiny_config("qwen2", {{"is_causal", true}})).ok());
+  CHECK(read(tiny_config("qwen2", {{"is_causal", false}})).error().detail.find("is_causal is false") != std::string::npos);
+  CHECK(read(tiny_config("qwen2", {{"head_dim", nullptr}, {"hidden_size", 4096}, {"num_attention_heads", 2}, {"num_key_value_heads", 2}}))
+            .error().detail.find("head_dim must be at most 1024, found 2048") != std::string::npos);
+  const int64_t plain = read(tiny_config("qwen2"))->context_tokens_max;
+  const auto chunks = [](const nlohmann::json& config) { return read(tiny_config("qwen2", {{"dual_chunk_attention_config", config}})); };
+  CHECK(chunks(nullptr)->context_tokens_max == plain);
+  CHECK(chunks({{"chunk_size", 300}, {"local_size", 100}})->context_tokens_max == 200);
+  CHECK(chunks({{"chunk_size", 1 << 20}})->context_tokens_max == plain);
+  CHECK(chunks({{"chunk_size", 10}, {"local_size", 10}}).error().detail.find("local_size must be less than chunk_size") != std::string::npos);
+  CHECK(!chunks({{"local_size", 10}}).ok());
+}
+
 TEST_CASE("model config: families, defaults and end tokens") {
   auto llama = read(tiny_config("llama", {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}));
   REQUIRE(llama.ok());
