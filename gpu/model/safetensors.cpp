@@ -1,7 +1,6 @@
 #include "gpu/model/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,8 +38,8 @@ constexpr KnownType kTypes[] = {
 
 bool is_size(const Json& v) { return v.is_number_unsigned(); }
 
-// One entry of the header as a view into `data`; the error says what is wrong with it.
-Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> data) {
+// One entry of the header, whose begin is counted from that of the data; the error says what is wrong with it.
+Result<StoredTensor> parse_entry(const Json& entry, uint64_t data_bytes) {
   if (!entry.is_object()) return fail(Code::kCorrupt, "is not an object");
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
   if (dtype == entry.end() || !dtype->is_string()) return fail(Code::kCorrupt, "has no dtype");
@@ -48,29 +47,30 @@ Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> dat
   if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !is_size((*offsets)[0]) ||
       !is_size((*offsets)[1]))
     return fail(Code::kCorrupt, "has no data_offsets [begin, end]");
-  TensorView view;
-  view.type_name = dtype->get<std::string>();
+  StoredTensor tensor;
+  tensor.type_name = dtype->get<std::string>();
   const KnownType* known = nullptr;
   for (const KnownType& type : kTypes)
-    if (view.type_name == type.name) known = &type;
-  if (!known) return fail(Code::kCorrupt, "has the unknown dtype ", shortened(view.type_name));
-  view.type = known->type;
+    if (tensor.type_name == type.name) known = &type;
+  if (!known) return fail(Code::kCorrupt, "has the unknown dtype ", shortened(tensor.type_name));
+  tensor.type = known->type;
   uint64_t bytes = known->element_bytes;
   for (const Json& size : *shape) {
     if (!is_size(size)) return fail(Code::kCorrupt, "has a shape that is not made of sizes");
     const auto n = size.get<uint64_t>();
     if (n > uint64_t{1} << 48 || __builtin_mul_overflow(bytes, n, &bytes))
       return fail(Code::kCorrupt, "has an impossible shape");
-    view.shape.push_back(static_cast<int64_t>(n));
+    tensor.shape.push_back(static_cast<int64_t>(n));
   }
   const auto begin = (*offsets)[0].get<uint64_t>(), end = (*offsets)[1].get<uint64_t>();
   if (begin > end || end - begin != bytes)
     return fail(Code::kCorrupt, "has data_offsets [", begin, ", ", end, "], its dtype and shape need ", bytes,
                 " bytes");
-  if (end > data.size())
-    return fail(Code::kCorrupt, "ends at data byte ", end, ", the file has ", data.size(), ": it is truncated");
-  view.bytes = data.subspan(begin, bytes);
-  return view;
+  if (end > data_bytes)
+    return fail(Code::kCorrupt, "ends at data byte ", end, ", the file has ", data_bytes, ": it is truncated");
+  tensor.begin = begin;
+  tensor.bytes = bytes;
+  return tensor;
 }
 
 std::string shape_text(std::span<const int64_t> shape) {
@@ -80,77 +80,79 @@ std::string shape_text(std::span<const int64_t> shape) {
 }
 
 // The format allows neither overlaps nor holes: a file that has them is broken, or hides something. Returns the data's end.
-Result<size_t> check_cover(const std::string& name, std::span<const std::byte> data, const std::map<std::string, TensorView>& tensors) {
-  using Entry = std::pair<const std::string, TensorView>;
+Result<uint64_t> check_cover(const std::string& name, const std::map<std::string, StoredTensor>& tensors) {
+  using Entry = std::pair<const std::string, StoredTensor>;
   std::vector<const Entry*> by_place;
   for (const Entry& entry : tensors) by_place.push_back(&entry);
-  std::ranges::sort(by_place, {},
-                    [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
-  size_t end = 0;
+  std::ranges::sort(by_place, {}, [](const Entry* e) { return std::pair(e->second.begin, e->second.bytes); });
+  uint64_t end = 0;
   const Entry* before = nullptr;
   for (const Entry* entry : by_place) {
-    const auto begin = static_cast<size_t>(entry->second.bytes.data() - data.data());
+    const uint64_t begin = entry->second.begin;
     if (begin < end)
       return fail(Code::kCorrupt, name, ": tensor ", shortened(entry->first, 120), " begins at data byte ", begin,
                   ", inside tensor ", shortened(before->first, 120), ", which ends at ", end);
     if (begin > end)
       return fail(Code::kCorrupt, name, ": the data bytes from ", end, " to ", begin, " belong to no tensor");
-    end = begin + entry->second.bytes.size();
+    end = begin + entry->second.bytes;
     before = entry;
   }
   return end;
 }
 
-struct ParsedFile {
-  std::map<std::string, TensorView> tensors;
-  size_t header_bytes = 0;
-  size_t bytes = 0;  // of the whole file
-};
-
-// The file at the begin of `mapped`; what follows its last tensor is left alone.
-Result<ParsedFile> parse_file(const std::string& name, std::span<const std::byte> mapped) {
-  if (mapped.size() < 8) return fail(Code::kCorrupt, name, " has ", mapped.size(), " bytes: too short for a safetensors file");
-  const auto* text = reinterpret_cast<const char*>(mapped.data()) + 8;
-  uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(mapped[i]);
-  if (header_bytes > kHeaderBytesMax || header_bytes > mapped.size() - 8) {
-    if (const std::string_view format = known_format({text - 8, mapped.size()}); !format.empty())
-      return fail(Code::kCorrupt, name, " is ", format, ", not a safetensors file");
-    return fail(Code::kCorrupt, name, ": the header should have ", header_bytes, " bytes, the file has ",
-                mapped.size(), ": truncated, or not a safetensors file");
-  }
-  Result<Json> header = parse_json({text, header_bytes}, name + " (header)");
-  if (!header.ok()) return fail(Code::kCorrupt, header.error().detail);
-  if (!header->is_object()) return fail(Code::kCorrupt, name, ": the header is not a JSON object");
-  const std::span<const std::byte> data = mapped.subspan(8 + header_bytes);
-  ParsedFile file{.tensors = {}, .header_bytes = header_bytes};
-  for (const auto& [key, entry] : header->items()) {
-    if (key == "__metadata__") continue;
-    Result<TensorView> view = parse_entry(entry, data);
-    if (!view.ok()) return fail(view.error().code, name, ": tensor ", shortened(key, 120), " ", view.error().detail);
-    file.tensors.emplace(key, *std::move(view));
-  }
-  SEER_ASSIGN_OR_RETURN(const size_t data_bytes, check_cover(name, data, file.tensors));
-  file.bytes = 8 + header_bytes + data_bytes;
-  return file;
-}
-
 }  // namespace
 
-TensorView TensorView::rows(int64_t begin, int64_t end) const {
-  TensorView view = *this;
-  const size_t row_bytes = shape[0] == 0 ? 0 : bytes.size() / static_cast<size_t>(shape[0]);
-  view.shape[0] = end - begin;
-  view.bytes = bytes.subspan(static_cast<size_t>(begin) * row_bytes, static_cast<size_t>(end - begin) * row_bytes);
-  return view;
+Status StoredTensor::read(uint64_t first, std::span<std::byte> to) const {
+  SEER_CHECK(first <= bytes && to.size() <= bytes - first, first, to.size(), bytes);
+  return file->read(begin + first, to);
 }
 
-void drop_pages(std::span<const std::byte> bytes) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = (address + page - 1) / page * page, end = (address + bytes.size()) / page * page;
-  // Only advice: if it is refused, the pages stay until the file is closed.
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+Status SafetensorsFile::read(uint64_t begin, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t n = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(begin));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail(Code::kIo, "cannot read ", name_, ": ", std::strerror(errno));
+    if (n == 0) return fail(Code::kIo, name_, " ends at byte ", begin, " now, it had ", bytes_, ": it must not change while it is read");
+    begin += static_cast<uint64_t>(n);
+    to = to.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+// The file at `begin`; what follows its last tensor is left alone.
+Result<SafetensorsFile::Part> SafetensorsFile::parse(uint64_t begin, const std::string& part) const {
+  constexpr uint64_t kFormatBytes = 64;  // in which other formats are known
+  const uint64_t left = bytes_ - begin;
+  if (left < 8) return fail(Code::kCorrupt, part, " has ", left, " bytes: too short for a safetensors file");
+  std::string text(std::min(left, kFormatBytes), '\0');
+  SEER_RETURN_IF_ERROR(read(begin, std::as_writable_bytes(std::span(text))));
+  uint64_t header_bytes = 0;
+  for (size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | static_cast<uint8_t>(text[i]);
+  if (header_bytes > kHeaderBytesMax || header_bytes > left - 8) {
+    if (const std::string_view format = known_format(text); !format.empty())
+      return fail(Code::kCorrupt, part, " is ", format, ", not a safetensors file");
+    return fail(Code::kCorrupt, part, ": the header should have ", header_bytes, " bytes, the file has ", left,
+                ": truncated, or not a safetensors file");
+  }
+  text.resize(header_bytes);
+  SEER_RETURN_IF_ERROR(read(begin + 8, std::as_writable_bytes(std::span(text))));
+  Result<Json> header = parse_json(text, part + " (header)");
+  if (!header.ok()) return fail(Code::kCorrupt, header.error().detail);
+  if (!header->is_object()) return fail(Code::kCorrupt, part, ": the header is not a JSON object");
+  Part found{.tensors = {}, .header_bytes = header_bytes};
+  for (const auto& [key, entry] : header->items()) {
+    if (key == "__metadata__") continue;
+    Result<StoredTensor> tensor = parse_entry(entry, left - 8 - header_bytes);
+    if (!tensor.ok()) return fail(tensor.error().code, part, ": tensor ", shortened(key, 120), " ", tensor.error().detail);
+    found.tensors.emplace(key, *std::move(tensor));
+  }
+  SEER_ASSIGN_OR_RETURN(const uint64_t data_bytes, check_cover(part, found.tensors));
+  for (auto& [key, tensor] : found.tensors) {
+    tensor.begin += begin + 8 + header_bytes;
+    tensor.file = this;
+  }
+  found.bytes = 8 + header_bytes + data_bytes;
+  return found;
 }
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const fs::path& path) {
@@ -162,51 +164,39 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const fs::p
     ::close(fd);
     return fail(Code::kIo, path.string(), " is not a file");
   }
-  auto file = map(fd, static_cast<size_t>(status.st_size), path.string());
-  ::close(fd);
-  if (!file.ok()) return file.error();
-  SEER_ASSIGN_OR_RETURN(ParsedFile parsed, parse_file(path.string(), (*file)->mapped_));
-  if (const size_t left = (*file)->mapped_.size() - parsed.bytes; left > 0)
+  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile(fd, static_cast<uint64_t>(status.st_size), path.string()));
+  SEER_ASSIGN_OR_RETURN(Part part, file->parse(0, file->name_));
+  if (const uint64_t left = file->bytes_ - part.bytes; left > 0)
     return fail(Code::kCorrupt, path.string(), ": ", left, " bytes follow the end of the last tensor");
-  (*file)->tensors_ = std::move(parsed.tensors);
-  return std::shared_ptr<const SafetensorsFile>(*std::move(file));
-}
-
-Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::map(const WeightMemory& memory, const std::string& name) {
-  SEER_ASSIGN_OR_RETURN(auto file, map(memory.descriptor(), memory.bytes(), name));
-  SEER_RETURN_IF_ERROR(file->parse_sequence(name));
+  file->tensors_ = std::move(part.tensors);
   return std::shared_ptr<const SafetensorsFile>(std::move(file));
 }
 
-Result<std::shared_ptr<SafetensorsFile>> SafetensorsFile::map(int descriptor, size_t size, const std::string& name) {
-  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
-  if (size == 0) return file;  // which cannot be mapped
-  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-  if (mapped == MAP_FAILED) return fail(Code::kIo, "cannot map ", name, ": ", std::strerror(errno));
-  file->mapped_ = {static_cast<const std::byte*>(mapped), size};
-  return file;
+Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const WeightMemory& memory, const std::string& name) {
+  const int fd = ::fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0);  // the file may outlive its memory's other users
+  if (fd < 0) return fail(Code::kIo, "cannot open ", name, ": ", std::strerror(errno));
+  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile(fd, memory.bytes(), name));
+  SEER_RETURN_IF_ERROR(file->parse_sequence());
+  return std::shared_ptr<const SafetensorsFile>(std::move(file));
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  if (!mapped_.empty()) ::munmap(const_cast<std::byte*>(mapped_.data()), mapped_.size());
-}
+SafetensorsFile::~SafetensorsFile() { ::close(descriptor_); }
 
 // All headers together have the limit of one, so that what is kept of them is bounded.
-Status SafetensorsFile::parse_sequence(const std::string& name) {
-  std::span<const std::byte> rest = mapped_;
-  size_t header_bytes = 0, part = 0;
+Status SafetensorsFile::parse_sequence() {
+  uint64_t begin = 0, header_bytes = 0, parts = 0;
   do {
-    const std::string part_name = cat(name, " (file ", ++part, ")");
-    SEER_ASSIGN_OR_RETURN(ParsedFile file, parse_file(part_name, rest));
-    if (file.tensors.empty()) return fail(Code::kCorrupt, part_name, " has no tensors");
-    header_bytes += file.header_bytes;
+    const std::string name = cat(name_, " (file ", ++parts, ")");
+    SEER_ASSIGN_OR_RETURN(Part part, parse(begin, name));
+    if (part.tensors.empty()) return fail(Code::kCorrupt, name, " has no tensors");
+    header_bytes += part.header_bytes;
     if (header_bytes > kHeaderBytesMax)
-      return fail(Code::kCorrupt, part_name, ": all headers up to here have ", header_bytes, " bytes: expected at most ", kHeaderBytesMax);
-    tensors_.merge(file.tensors);
-    if (!file.tensors.empty())  // what could not be merged
-      return fail(Code::kCorrupt, part_name, " has the tensor ", shortened(file.tensors.begin()->first, 120), ", which came before");
-    rest = rest.subspan(file.bytes);
-  } while (!rest.empty());
+      return fail(Code::kCorrupt, name, ": all headers up to here have ", header_bytes, " bytes: expected at most ", kHeaderBytesMax);
+    tensors_.merge(part.tensors);
+    if (!part.tensors.empty())  // what could not be merged
+      return fail(Code::kCorrupt, name, " has the tensor ", shortened(part.tensors.begin()->first, 120), ", which came before");
+    begin += part.bytes;
+  } while (begin < bytes_);
   return {};
 }
 
@@ -228,13 +218,13 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
 Result<Checkpoint> Checkpoint::open(const WeightMemory& memory, const std::string& name) {
   Checkpoint checkpoint;
   checkpoint.name_ = name;
-  SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::map(memory, name));
+  SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(memory, name));
   checkpoint.add(std::move(file));
   return checkpoint;
 }
 
 void Checkpoint::add(std::shared_ptr<const SafetensorsFile> file) {
-  for (const auto& [name, view] : file->tensors()) tensors_[name] = &view;
+  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = &tensor;
   files_.push_back(std::move(file));
 }
 
@@ -269,30 +259,30 @@ Status Checkpoint::read_index(const fs::path& index_path, bool beside_single) {
     tensors_[name] = &it->second;
   }
   for (const auto& [file_name, i] : opened)
-    for (const auto& [name, view] : files_[i]->tensors())
-      if (const auto it = tensors_.find(name); it == tensors_.end() || it->second != &view)
+    for (const auto& [name, tensor] : files_[i]->tensors())
+      if (const auto it = tensors_.find(name); it == tensors_.end() || it->second != &tensor)
         return fail(Code::kCorrupt, (folder / file_name).string(), " has the tensor ", shortened(name, 120), ", which ",
                     index_path.string(), it == tensors_.end() ? " does not list" : " says is in another file");
   return {};
 }
 
-const TensorView* Checkpoint::find(const std::string& name) const {
+const StoredTensor* Checkpoint::find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : it->second;
 }
 
-Result<const TensorView*> Checkpoint::get(const std::string& name, std::span<const int64_t> shape) const {
-  const TensorView* view = find(name);
-  if (!view)
+Result<const StoredTensor*> Checkpoint::get(const std::string& name, std::span<const int64_t> shape) const {
+  const StoredTensor* tensor = find(name);
+  if (!tensor)
     return fail(Code::kNotFound, name_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape),
                 " is missing");
-  if (!std::equal(view->shape.begin(), view->shape.end(), shape.begin(), shape.end()))
+  if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.begin(), shape.end()))
     return fail(Code::kInvalidArgument, name_, ": tensor ", name, " should have shape ", shape_text(shape),
-                ", found ", shape_text(view->shape));
-  if (view->type == TensorType::kOther)
+                ", found ", shape_text(tensor->shape));
+  if (tensor->type == TensorType::kOther)
     return fail(Code::kInvalidArgument, name_, ": tensor ", name, " should have dtype F32, F16 or BF16, found ",
-                view->type_name);
-  return view;
+                tensor->type_name);
+  return tensor;
 }
 
 }  // namespace seer

@@ -21,7 +21,18 @@ std::string tensor_in(const Checkpoint& checkpoint, const std::string& name) {
 }
 
 constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2 cache
+constexpr int64_t kSlabBytes = 1 << 20;  // of a file, read and packed at a time: half of a usual L2 cache
+
+/// Rows [begin, end) of a tensor, in `memory`.
+Result<TensorView> read_rows(const StoredTensor& tensor, int64_t begin, int64_t end, std::vector<std::byte>& memory) {
+  TensorView view{.type = tensor.type, .shape = tensor.shape, .bytes = {}};
+  const auto row_bytes = tensor.bytes / static_cast<uint64_t>(std::max<int64_t>(1, tensor.shape[0]));
+  memory.resize(row_bytes * static_cast<size_t>(end - begin));
+  SEER_RETURN_IF_ERROR(tensor.read(row_bytes * static_cast<uint64_t>(begin), memory));
+  view.shape[0] = end - begin;
+  view.bytes = memory;
+  return view;
+}
 
 // Reads tensors of one checkpoint into packed form, hashes what it reads and refuses what is not a finite number.
 class TensorReader {
@@ -50,11 +61,12 @@ class TensorReader {
   Result<std::vector<float>> vector(std::initializer_list<Part> parts) {
     std::vector<float> values;
     for (const Part& part : parts) {
-      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
-      SEER_RETURN_IF_ERROR(check_finite(part.name, *view, 0));
+      SEER_ASSIGN_OR_RETURN(const StoredTensor* tensor, find(part.name, {part.rows}));
+      SEER_ASSIGN_OR_RETURN(const TensorView view, read_rows(*tensor, 0, part.rows, slab_));
+      SEER_RETURN_IF_ERROR(check_finite(part.name, view, 0));
       bytes_max_ += part.rows * 4;  // as F32
-      hash_tensor(part.name, view->type, crc32c(view->bytes));
-      for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
+      hash_tensor(part.name, view.type, crc32c(view.bytes));
+      for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(view, i));
     }
     return values;
   }
@@ -68,28 +80,28 @@ class TensorReader {
  private:
   Result<PackedMatrix> matrix(std::initializer_list<Part> parts, int32_t columns, MatrixType type) {
     int64_t rows = 0;
-    std::vector<const TensorView*> views;
+    std::vector<const StoredTensor*> tensors;
     for (const Part& part : parts) {
-      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows, columns}));
-      if (view->type != matrix_type_)
+      SEER_ASSIGN_OR_RETURN(const StoredTensor* tensor, find(part.name, {part.rows, columns}));
+      if (tensor->type != matrix_type_)
         return fail(Code::kInvalidArgument, tensor_in(checkpoint_, part.name), " should have dtype ",
-                    to_string(matrix_type_), " like model.embed_tokens.weight, found ", to_string(view->type));
-      views.push_back(view);
-      bytes_max_ += std::ssize(view->bytes);
+                    to_string(matrix_type_), " like model.embed_tokens.weight, found ", to_string(tensor->type));
+      tensors.push_back(tensor);
+      bytes_max_ += static_cast<int64_t>(tensor->bytes);
       rows += part.rows;
     }
     PackedMatrix packed(static_cast<int32_t>(rows), columns, type, &arena_);
     int32_t row = 0;
     auto name = parts.begin();
-    for (const TensorView* view : views) {
-      SEER_ASSIGN_OR_RETURN(const uint32_t crc, pack(name->name, *view, row, packed));
-      hash_tensor((name++)->name, view->type, crc);
-      row += static_cast<int32_t>(view->shape[0]);
+    for (const StoredTensor* tensor : tensors) {
+      SEER_ASSIGN_OR_RETURN(const uint32_t crc, pack(name->name, *tensor, row, packed));
+      hash_tensor((name++)->name, tensor->type, crc);
+      row += static_cast<int32_t>(tensor->shape[0]);
     }
     return packed;
   }
 
-  Result<const TensorView*> find(const std::string& name, std::initializer_list<int64_t> shape) {
+  Result<const StoredTensor*> find(const std::string& name, std::initializer_list<int64_t> shape) {
     used_.insert(name);
     return checkpoint_.get(name, {shape.begin(), shape.size()});
   }
@@ -98,20 +110,17 @@ class TensorReader {
     hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(type), crc));
   }
 
-  // Packs a tensor into the rows from row_begin on, and returns its checksum. Works in slabs that fit a core's cache: each
-  // is read from memory once and dropped from it when packed, so that the model is never in memory twice.
-  Result<uint32_t> pack(const std::string& name, const TensorView& view, int32_t row_begin,
-                        PackedMatrix& packed) const {
-    const int64_t rows = view.shape[0];
-    const auto row_bytes = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, rows);
+  // Packs a tensor into the rows from row_begin on, and returns its checksum. Works in slabs that fit a core's cache.
+  Result<uint32_t> pack(const std::string& name, const StoredTensor& tensor, int32_t row_begin, PackedMatrix& packed) {
+    const int64_t rows = tensor.shape[0];
+    const auto row_bytes = static_cast<int64_t>(tensor.bytes) / std::max<int64_t>(1, rows);
     const int64_t slab = std::max<int64_t>(1, kSlabBytes / std::max<int64_t>(1, row_bytes) / kPanelRows) * kPanelRows;
     uint32_t crc = 0;
     for (int64_t row = 0; row < rows; row += slab) {
-      const TensorView part = view.rows(row, std::min(rows, row + slab));
+      SEER_ASSIGN_OR_RETURN(const TensorView part, read_rows(tensor, row, std::min(rows, row + slab), slab_));
       SEER_RETURN_IF_ERROR(check_finite(name, part, row));
       crc = crc32c(part.bytes, crc);
       packed.fill(row_begin + static_cast<int32_t>(row), part);
-      drop_pages(part.bytes);
     }
     return crc;
   }
@@ -141,6 +150,7 @@ class TensorReader {
   const TensorType matrix_type_;  // of all matrices in the file
   const MatrixType stored_type_, linear_type_;
   PageArena arena_;
+  std::vector<std::byte> slab_;
   uint64_t hash_ = 0;
   int64_t bytes_max_ = 0;
   std::set<std::string> used_;
@@ -180,13 +190,15 @@ Result<LayerWeights> read_layer(TensorReader& reader, const ModelConfig& c, int3
   return w;
 }
 
-bool same_bytes(const TensorView& a, const TensorView& b) {
-  if (a.type != b.type || a.shape != b.shape) return false;
-  bool same = true;
-  for (size_t begin = 0; same && begin < a.bytes.size(); begin += kSlabBytes) {
-    const size_t count = std::min<size_t>(kSlabBytes, a.bytes.size() - begin);
-    same = std::memcmp(a.bytes.data() + begin, b.bytes.data() + begin, count) == 0;
-    for (const TensorView* view : {&a, &b}) drop_pages(view->bytes.subspan(begin, count));
+Result<bool> same_bytes(const StoredTensor& a, const StoredTensor& b) {
+  bool same = a.type == b.type && a.shape == b.shape;
+  std::vector<std::byte> of_a, of_b;
+  for (uint64_t begin = 0; same && begin < a.bytes; begin += kSlabBytes) {
+    of_a.resize(std::min<uint64_t>(kSlabBytes, a.bytes - begin));
+    of_b.resize(of_a.size());
+    SEER_RETURN_IF_ERROR(a.read(begin, of_a));
+    SEER_RETURN_IF_ERROR(b.read(begin, of_b));
+    same = of_a == of_b;
   }
   return same;
 }
@@ -222,12 +234,13 @@ std::string unused_because(const std::string& name, const ModelConfig& c) {
 
 // An unused tensor means that the file holds another model than config.json describes.
 Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>& used, const ModelConfig& c) {
-  for (const auto& [name, view] : checkpoint.tensors()) {
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
     // Old Llama files carry the frequencies of their rotary embedding. Hugging Face ignores them too: they follow from
     // config.json.
-    const bool harmless =
-        used.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
-        (name == "lm_head.weight" && c.tied_head && same_bytes(*view, *checkpoint.find(kEmbeddingName)));
+    bool harmless = used.contains(name) || name.ends_with("rotary_emb.inv_freq");
+    if (!harmless && name == "lm_head.weight" && c.tied_head) {
+      SEER_ASSIGN_OR_RETURN(harmless, same_bytes(*tensor, *checkpoint.find(kEmbeddingName)));
+    }
     if (!harmless) return fail(Code::kInvalidArgument, tensor_in(checkpoint, name), " ", unused_because(name, c));
   }
   return {};
@@ -260,7 +273,7 @@ Status read_tensors(const Checkpoint& checkpoint, Model& model) {
   }
   SEER_RETURN_IF_ERROR(check_all_used(checkpoint, reader.used(), c));
   // A file may repeat the embedding as the head that is tied to it.
-  const int64_t repeated_bytes = c.tied_head ? std::ssize(checkpoint.find(kEmbeddingName)->bytes) : 0;
+  const int64_t repeated_bytes = c.tied_head ? static_cast<int64_t>(checkpoint.find(kEmbeddingName)->bytes) : 0;
   model.stored_bytes_max = reader.bytes_max() + repeated_bytes;
   model.stored_tensors = std::ssize(reader.used()) + (c.tied_head ? 1 : 0);
   model.weights_hash = hash_pair(shape_hash(c), reader.hash());
@@ -271,7 +284,7 @@ Status read_tensors(const Checkpoint& checkpoint, Model& model) {
 
 Result<TensorType> find_matrix_type(const Checkpoint& checkpoint, const ModelConfig& c) {
   const int64_t shape[] = {c.vocab_size, c.hidden_size};
-  SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(kEmbeddingName, shape));
+  SEER_ASSIGN_OR_RETURN(const StoredTensor* embedding, checkpoint.get(kEmbeddingName, shape));
   return embedding->type;
 }
 

@@ -62,7 +62,7 @@ PackedMatrix random_matrix(int32_t rows, int32_t columns, uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(rows) * columns * 2);
   fill_random(bytes, seed);
   PackedMatrix matrix(rows, columns, MatrixType::kBf16);
-  matrix.fill(0, TensorView{.type = TensorType::kBf16, .type_name = "BF16", .shape = {rows, columns}, .bytes = bytes});
+  matrix.fill(0, TensorView{.type = TensorType::kBf16, .shape = {rows, columns}, .bytes = bytes});
   return matrix;
 }
 

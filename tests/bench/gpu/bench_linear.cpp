@@ -50,7 +50,6 @@ void run(const char* name, MatrixType type, int32_t columns, int32_t outputs, in
   std::vector<uint16_t> bits(static_cast<size_t>(columns) * outputs);
   for (uint16_t& b : bits) b = static_cast<uint16_t>(0x3c00u + (rng() & 0x80ffu));
   const TensorView tensor{type == MatrixType::kF32 ? TensorType::kF16 : TensorType::kBf16,
-                          "",
                           {outputs, columns},
                           std::as_bytes(std::span(bits))};
   PageArena arena;

@@ -27,7 +27,7 @@ struct Case {
     const auto random = [&] { return static_cast<float>(rng() % 2001) / 1000.0f - 1.0f; };
     std::vector<float> weights(static_cast<size_t>(vocab) * kColumns);
     for (float& weight : weights) weight = random();
-    head.fill(0, {TensorType::kF32, "F32", {vocab, kColumns}, std::as_bytes(std::span(weights))});
+    head.fill(0, {TensorType::kF32, {vocab, kColumns}, std::as_bytes(std::span(weights))});
     params.resize(6);
     params[1].temperature = 0.0f;
     params[2].top_k = 5;

@@ -146,9 +146,9 @@ struct Layer {
     if (type == MatrixType::kBf16) {
       std::vector<uint16_t> bits(weights.size());
       std::transform(weights.begin(), weights.end(), bits.begin(), float_to_bf16);
-      packed.fill(0, {TensorType::kBf16, "BF16", {n, k}, std::as_bytes(std::span(bits))});
+      packed.fill(0, {TensorType::kBf16, {n, k}, std::as_bytes(std::span(bits))});
     } else {
-      packed.fill(0, {TensorType::kF32, "F32", {n, k}, std::as_bytes(std::span(weights))});
+      packed.fill(0, {TensorType::kF32, {n, k}, std::as_bytes(std::span(weights))});
     }
     want.resize(static_cast<size_t>(rows) * n);
     for (int32_t o = 0; o < n; ++o) {

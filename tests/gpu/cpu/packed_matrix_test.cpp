@@ -21,7 +21,7 @@ float value(int32_t row, int32_t column) { return static_cast<float>((row * 31 +
 
 template <class T>
 TensorView view(const std::vector<T>& data, TensorType type, int64_t columns) {
-  return {type, "", {std::ssize(data) / columns, columns}, std::as_bytes(std::span(data))};
+  return {type, {std::ssize(data) / columns, columns}, std::as_bytes(std::span(data))};
 }
 
 std::vector<float> f32_rows(int32_t begin, int32_t end) {
