@@ -46,7 +46,7 @@ struct KvNodeConfig {
   KvTiersConfig tiers;
   ClusterIdentity identity;  // sent to the directory when the node comes up
   int32_t fetch_tokens_min = 64;  // fewer missing tokens of a prompt are computed: that takes less time than to ask around
-  int64_t fetch_timeout_us = 10'000'000;  // for the blocks that one node lends for one opening
+  int64_t fetch_timeout_us = 10'000'000;  // of a fetch from another node, as in KvTransport::fetch()
   bool is_kv_only = false;    // this machine has no instances: all of its DRAM is for others
   double own_share = 0.125;  // of the slots: kept free for the instances of this machine, when others want to move blocks here
   size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once

@@ -5,8 +5,8 @@
 // A node publishes its arena and announces the address that it gets. Another node opens that address as a peer and fetches.
 //
 // What is always true of a fetch that was accepted:
-//  (1) `done` is called exactly once: when the bytes have arrived, after an error or a timeout, after close_peer() or at the
-//      end of the transport;
+//  (1) `done` is called exactly once: when the bytes have arrived, after an error, when nothing came from its peer for its timeout,
+//      after close_peer() or at the end of the transport. A fetch that waits behind others is not late while these come;
 //  (2) a fetch that timed out has failed, even if its bytes arrive later. If they may, the result says `still_writing`, and
 //      `quiet` is called once, when the transport will no longer write to the slots. Until then the slots must not be used
 //      for anything else;
@@ -77,8 +77,8 @@ class KvTransport {
   /// A text for users: how blocks arrive from an open peer, and why. Empty if it is not open.
   virtual std::string peer_info(NodeId node) const = 0;
 
-  /// Starts fetches from one peer; all must end within timeout_us. After an error (kFull: too many are open) nothing was
-  /// started, and no event comes. REQUIRES: all are from the same node and epoch.
+  /// Starts fetches from one peer, for as long as something comes from it at least every timeout_us. After an error (kFull: too many are
+  /// open) nothing was started, and no event comes. REQUIRES: all are from the same node and epoch.
   virtual Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) = 0;
 };
 

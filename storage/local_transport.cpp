@@ -1,5 +1,6 @@
 #include "storage/local_transport.h"
 
+#include <chrono>
 #include <utility>
 
 namespace seer {
@@ -18,17 +19,18 @@ Status LocalTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, Fet
     --queued_;
     return fail(Code::kFull, "transport: ", queued, " fetches are open");
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
-  thread_.put({std::move(fetches), timeout_us, end, std::move(events)});
+  thread_.put({std::move(fetches), timeout_us, std::move(events)});
   return {};
 }
 
 void LocalTransport::run(Operation& operation) {
   --queued_;
   FetchResult result;
+  auto came = std::chrono::steady_clock::now();
   for (const Fetch& fetch : operation.fetches) {
-    const bool late = std::chrono::steady_clock::now() >= operation.end;
+    const bool late = std::chrono::steady_clock::now() >= came + std::chrono::microseconds(operation.timeout_us);
     result.statuses.push_back(late ? Status(late_fetch(fetch.from.node, operation.timeout_us)) : arenas_.copy(fetch));
+    if (!late) came = std::chrono::steady_clock::now();
   }
   operation.events.done(std::move(result));
 }

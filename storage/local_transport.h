@@ -1,12 +1,11 @@
 // LocalTransport: a KvTransport between arenas of one process, as memory copies on a thread of its own. For several
 // (simulated) nodes in one process and for instances that do not share an arena. Thread-safe.
 //
-// Each fetch is checked as a remote one would be (ArenaRegistry). The timeout is checked before each block is copied, so a
+// Each fetch is checked as a remote one would be (ArenaRegistry). Whether it is late is checked before each block is copied, so a
 // late fetch writes nothing more: its result is final, and `quiet` is never called. Results come in the order of the
 // fetches, on the transport's thread, or on the thread that destroys the transport.
 #pragma once
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -43,7 +42,6 @@ class LocalTransport final : public KvTransport {
   struct Operation {
     std::vector<Fetch> fetches;
     int64_t timeout_us = 0;
-    std::chrono::steady_clock::time_point end;  // deadline
     FetchEvents events;
   };
 

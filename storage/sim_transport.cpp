@@ -19,6 +19,8 @@ Status SimTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, Fetch
   const int64_t late_us = config_.late_us ? config_.late_us() : 0;
   const int64_t sent_us = fetches.empty() ? 0 : wire_us(fetches.front().from.node, fetches.front().to, bytes);
   const int64_t us = config_.latency_us + sent_us + late_us;
+  const int64_t block_us = fetches.empty() ? 0 : alone_us(static_cast<int64_t>(fetches.front().to.size()));
+  const int64_t silent_us = config_.latency_us + block_us + late_us;  // before its last block; before that, others come
   const uint64_t id = ++last_id_;
   open_.emplace(id, Operation{std::move(fetches), std::move(events)});
   const auto after = [&](int64_t delay_us, auto then) {
@@ -27,15 +29,14 @@ Status SimTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, Fetch
     });
   };
   after(us, [this, id] { arrive(id); });
-  if (us > timeout_us) after(timeout_us, [this, id, timeout_us] { expire(id, timeout_us); });
+  if (silent_us > timeout_us) after(us - silent_us + timeout_us, [this, id, timeout_us] { expire(id, timeout_us); });
   return {};
 }
 
 int64_t SimTransport::wire_us(NodeId from, std::span<const std::byte> to, int64_t bytes) {
-  const int64_t alone_us = bytes * 1'000'000 / config_.bytes_per_s;
-  if (!config_.now_us) return alone_us;
+  if (!config_.now_us) return alone_us(bytes);
   const int64_t now_us = config_.now_us();
-  const auto passed_us = [&](int64_t& until_us) { return until_us = std::max(until_us, now_us) + alone_us; };
+  const auto passed_us = [&](int64_t& until_us) { return until_us = std::max(until_us, now_us) + alone_us(bytes); };
   int64_t end_us = passed_us(sends_until_us_[from]);
   if (const auto node = arenas_.node_of(to)) end_us = std::max(end_us, passed_us(receives_until_us_[*node]));
   return end_us - now_us;

@@ -53,6 +53,7 @@ class SimTransport final : public KvTransport {
     bool late = false;  // `done` was called already
   };
 
+  int64_t alone_us(int64_t bytes) const { return bytes * 1'000'000 / config_.bytes_per_s; }
   /// Time until the bytes of fetches from `from` to the node of `to` have passed their links.
   int64_t wire_us(NodeId from, std::span<const std::byte> to, int64_t bytes);
   void arrive(uint64_t id);

@@ -211,12 +211,22 @@ bool UcxBorrower::send_requests(Connection& connection) {
   return has_sent;
 }
 
+void UcxBorrower::note_arrival(NodeId node) {
+  if (const auto peer = peers_.find(node); peer != peers_.end()) peer->second.came = UcxClock::now();
+}
+
+/// Fetches are late whose peer was silent since they began. Others get time from what came last, for which they may have waited.
 void UcxBorrower::expire() {
   const auto now = UcxClock::now();
   while (!operations_.empty() && operations_.begin()->first <= now) {
     const std::shared_ptr<UcxFetch> operation = operations_.begin()->second;
     operations_.erase(operations_.begin());
-    expire(operation);
+    const auto peer = peers_.find(operation->fetches.front().from.node);
+    const auto end = (peer == peers_.end() ? UcxClock::time_point() : peer->second.came) + std::chrono::microseconds(operation->timeout_us);
+    if (end > now)
+      operations_.emplace(operation->end = end, operation);
+    else
+      expire(operation);
   }
 }
 
@@ -239,6 +249,7 @@ void UcxBorrower::resolve(const UcxBlock& block, Status status) {
   UcxFetch& operation = *block.operation;
   if (block.state() == UcxBlockState::kOver) return;
   block.state() = UcxBlockState::kOver;
+  if (status.ok()) note_arrival(block.fetch().from.node);
   operation.statuses[block.index] = std::move(status);
   if (--operation.left > 0) return;
   const auto [first, last] = operations_.equal_range(operation.end);
@@ -361,6 +372,7 @@ void UcxBorrower::ask_again(const UcxBlock& block, Peer& peer) {
 void UcxBorrower::receive(const WireReply& reply, std::span<const std::byte> data) {
   const auto it = asked_.find(reply.id);
   if (it == asked_.end() || reply.tag != it->second.connection->tag) return;
+  note_arrival(it->second.block.fetch().from.node);
   if (reply.code != 0) {
     const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
     const std::string_view text(reinterpret_cast<const char*>(data.data()), std::min<size_t>(data.size(), 300));

@@ -3,7 +3,7 @@
 // any thread.
 //
 // What is always true:
-//  (1) each fetch that was begun is done once: when all of its blocks are over, or at its deadline;
+//  (1) each fetch that was begun is done once: when all of its blocks are over, or when nothing came from its peer for its timeout;
 //  (2) a block is asked for again only while its fetch has time left, and a late answer to the earlier request is dropped;
 //  (3) a slot is written to only while its fetch is open. Only gets of a late fetch may still write; it is quiet once they have ended.
 #pragma once
@@ -87,6 +87,7 @@ class UcxBorrower {
     UcxAddress address;
     UcxWay way = UcxWay::kMessages;
     std::string not_memory;  // why not that way
+    UcxClock::time_point came = {};  // when something did last
     std::deque<UcxBlock> waiting;
     std::unique_ptr<Connection> connection;  // none: the next fetch makes one
     std::unique_ptr<UcxMapping> mapping;     // of its slab, from the first grant on
@@ -129,6 +130,7 @@ class UcxBorrower {
   /// Ends the connection and fails all fetches from the peer.
   void drop(NodeId node, Peer& peer, const Error& why);
 
+  void note_arrival(NodeId node);
   void expire();
   void expire(const std::shared_ptr<UcxFetch>& operation);
   void resolve(const UcxBlock& block, Status status);

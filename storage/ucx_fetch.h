@@ -24,7 +24,7 @@ enum class UcxBlockState : uint8_t {
 struct UcxFetch {
   std::vector<Fetch> fetches;
   int64_t timeout_us = 0;
-  UcxClock::time_point end;  // deadline
+  UcxClock::time_point end;  // then it is late, if nothing has come from its peer meanwhile
   FetchEvents events;
   std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
   std::vector<Status> statuses = std::vector<Status>(fetches.size());

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <thread>
 
 #include "storage/arena_pair.h"
 
@@ -53,6 +55,17 @@ TEST_CASE("local transport: a fetch that is late fails, and writes nothing") {
   CHECK(result.statuses[0].error().detail == "transport: node 1 sent nothing within 0 us");
   CHECK_FALSE(result.still_writing);
   CHECK_FALSE(b.is_copied());
+}
+
+TEST_CASE("local transport: a fetch that waits behind others is not late") {
+  Bench b;
+  std::promise<void> entered, go;
+  CHECK(b.transport.fetch({}, kLongUs, {[&](auto) { entered.set_value(), go.get_future().wait(); }, {}}).ok());
+  entered.get_future().wait();  // the thread is held
+  std::future<FetchResult> queued = b.start({b.good}, 1'000'000);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'100));
+  go.set_value();
+  CHECK(queued.get().statuses[0].ok());
 }
 
 TEST_CASE("local transport: closing a peer fails its queued fetches, and after opening it again fetches work") {

@@ -94,6 +94,21 @@ TEST_CASE("sim transport: a late fetch has failed at its deadline, writes afterw
   CHECK(seen.quiet_us == 1100);
 }
 
+TEST_CASE("sim transport: a fetch that waits behind others is not late while these come") {
+  SimTransportConfig config = kSlow;
+  Timers* timers = nullptr;
+  config.now_us = [&timers] { return timers->now_us; };
+  Bench b(config);
+  timers = &b.timers;
+  std::vector<Seen> seen(5);
+  for (Seen& s : seen) b.start(s, 1'200);
+  b.timers.run_until(100'000);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    CHECK(seen[i].done_us == 100 + 1000 * static_cast<int64_t>(i + 1));
+    CHECK(seen[i].result.statuses[0].ok());
+  }
+}
+
 TEST_CASE("sim transport: closing a peer ends its fetches at once, late ones too, and nothing is written any more") {
   Bench b(kSlow);
   Seen open, late;

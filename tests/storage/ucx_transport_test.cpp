@@ -276,6 +276,18 @@ TEST_CASE("ucx transport: when the other process is stopped the fetch is late, a
   }
 }
 
+TEST_CASE("ucx transport: a fetch that waits behind others is not late while these come") {
+  const Owner owner{.block_bytes = 64 << 20};
+  OtherProcess other(owner);
+  Fetcher f(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  std::vector<Seen> seen(16);  // 4 GiB, which take longer than the timeout
+  for (Seen& s : seen) CHECK(f.start(s, other.slots, 500'000).ok());
+  for (Seen& s : seen)
+    for (const Status& status : s.done_promise.get_future().get().statuses) CHECK_MESSAGE(status.ok(), status.error());
+  for (uint32_t i = 0; i < 4; ++i) CHECK(f.has_pattern(i, pattern(i)));
+}
+
 /// Starts to fetch slot 1 and sends the owner a signal after the first byte came. Empty: the whole block had come by then.
 std::optional<FetchResult> cut_off(Fetcher& f, Seen& seen, OtherProcess& other, int number, int64_t timeout_us) {
   std::ranges::fill(f.target(0), std::byte{0});
