@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "actors/policy/schedule/serve_order.h"
+
 namespace seer {
 namespace {
 
@@ -54,7 +56,7 @@ bool ChunkLedger::can_hold(InstanceId instance, const GroupState& group) const {
   return blocks_for(group.prompt_tokens + group.max_tokens) <= picker_.limits(instance).kv_blocks;
 }
 
-Placement ChunkLedger::start(const RequestState& request, InstanceId instance) {
+Placement ChunkLedger::start(const RequestState& request, InstanceId instance, uint64_t yield_rank) {
   const GroupState& group = buffer_.group(request.id.group);
   const InstanceLimits& limits = picker_.limits(instance);
   const int64_t context_max = limits.kv_blocks * limits.block_tokens;
@@ -67,6 +69,7 @@ Placement ChunkLedger::start(const RequestState& request, InstanceId instance) {
   placement.max_new_tokens =
       std::min(chunk_tokens_on(instance, chunk_tokens(request, group)), context_max - group.prompt_tokens - request.generated_tokens);
   placement.credit_blocks = prompt_blocks(group) + credit_blocks;
+  placement.yield_rank = rank_of_all(yield_rank, group.priority);
   return placement;
 }
 

@@ -78,8 +78,8 @@ class ChunkLedger {
   bool fits(const RequestState& request, InstanceId instance, double spare_share = 0, int64_t spare_blocks = 0) const;
   /// Whether the longest response of the group could run on the instance.
   bool can_hold(InstanceId instance, const GroupState& group) const;
-  /// REQUIRES: fits(request, instance), and the request waits.
-  Placement start(const RequestState& request, InstanceId instance);
+  /// `yield_rank`: among chunks of equal priority. REQUIRES: fits(request, instance), and the request waits.
+  Placement start(const RequestState& request, InstanceId instance, uint64_t yield_rank);
   void progressed(RequestId request, int64_t generated_tokens);
   void ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
   void ran(InstanceId instance, int64_t tokens, int64_t us, int64_t now_us);

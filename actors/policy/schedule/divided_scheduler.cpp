@@ -45,11 +45,8 @@ std::optional<Placement> DividedScheduler::place_in_order() {
 
 Placement DividedScheduler::place(const RequestState& request, InstanceId instance, bool was_starved) {
   dequeue(request);
-  Placement placement = ledger_.start(request, instance);
-  ++starts_;
   starved_.placed(was_starved);
-  placement.yield_rank = yield_rank(serve_order_, request, requests().group(request.id.group).estimated_tokens, starts_);
-  return placement;
+  return ledger_.start(request, instance, yield_rank(serve_order_, request, requests().group(request.id.group).estimated_tokens, ++starts_));
 }
 
 void DividedScheduler::chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {

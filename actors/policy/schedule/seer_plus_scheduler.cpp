@@ -72,8 +72,7 @@ SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator fir
 Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance, bool was_starved) {
   starved_.remove(requests().at(next->request), *next);
   starved_.placed(was_starved);
-  Placement placement = ledger_.start(requests().at(next->request), instance);
-  placement.yield_rank = parts_.yield ? next->rank : ++starts_;
+  const Placement placement = ledger_.start(requests().at(next->request), instance, parts_.yield ? next->rank : ++starts_);
   ranks_.erase(next->request);
   order_.erase(next);
   return placement;

@@ -1,6 +1,6 @@
 // Serve order: the order in which a policy with chunks serves waiting requests, as a rank per request. A smaller rank is
 // served sooner. When KV runs short, the running request with the largest rank gives way first, so the order holds even if too
-// much room was promised.
+// much room was promised. Ranks are below 2^56.
 // Used by DividedScheduler, SeerPlusScheduler (two of the ranks) and the table in policies.cpp. Pure functions.
 #pragma once
 #include <cstdint>
@@ -34,6 +34,10 @@ inline constexpr ServeOrder kLongestWaitingFirst{.rank = longest_waiting_rank, .
 inline constexpr ServeOrder kLeastGeneratedFirst{.rank = least_generated_rank};
 inline constexpr ServeOrder kLongestGroupFirst{.rank = longest_group_rank, .guards_starving = true};
 inline constexpr ServeOrder kMostRemainingFirst{.rank = most_remaining_rank, .needs_lengths = true};
+
+/// Among requests of all priorities, for one with this rank among its own: those of lower priority have larger ranks, whatever their own.
+/// Priorities beyond -128 and 127 count as these. REQUIRES: rank < 2^56.
+uint64_t rank_of_all(uint64_t rank, int32_t priority);
 
 /// Rank among running requests, for a chunk that starts as the `starts`-th one.
 uint64_t yield_rank(const ServeOrder& order, const RequestState& request, int64_t group_estimate_tokens, uint64_t starts);

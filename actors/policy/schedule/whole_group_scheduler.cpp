@@ -48,8 +48,7 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
     }
     const RequestState& request = requests().at(queue.front());
     queue.pop_front();
-    Placement placement = ledger_.start(request, instance);
-    placement.yield_rank = ++starts_;  // the latest started gives way
+    Placement placement = ledger_.start(request, instance, ++starts_);  // the latest started gives way
     placement.keep_kv = false;
     return placement;
   }

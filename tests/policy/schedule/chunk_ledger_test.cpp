@@ -31,7 +31,7 @@ struct Desk {
     REQUIRE(ledger.add_group(group_of(0, 4, 40, 200), 0).ok());  // two whole prompt blocks and 8 tokens
   }
   const RequestState& at(uint32_t sample) const { return ledger.buffer().at(request(0, sample)); }
-  Placement start(uint32_t sample) { return ledger.start(at(sample), InstanceId{0}); }
+  Placement start(uint32_t sample) { return ledger.start(at(sample), InstanceId{0}, 0); }
   int64_t used() const { return ledger.picker().used_blocks(InstanceId{0}); }
   ChunkLedger ledger;
 };
@@ -75,7 +75,7 @@ TEST_CASE("chunk ledger: max_new_tokens is the chunk, the rest of the response, 
   ChunkLedger small(kPromise, 32);
   REQUIRE(small.add_group(group_of(0, 1, 40, 200), 0).ok());
   REQUIRE(small.add_instance(limits_of(0, 4)).ok());
-  CHECK(small.start(small.buffer().at(request(0, 0)), InstanceId{0}).max_new_tokens == 24);
+  CHECK(small.start(small.buffer().at(request(0, 0)), InstanceId{0}, 0).max_new_tokens == 24);
 }
 
 TEST_CASE("chunk ledger: an idle instance takes a request whose next token fits, even if the promise does not") {
@@ -84,7 +84,7 @@ TEST_CASE("chunk ledger: an idle instance takes a request whose next token fits,
   REQUIRE(small.add_group(group_of(0, 2, 40, 200), 0).ok());
   REQUIRE(small.add_instance(limits_of(0, 4)).ok());
   CHECK(small.pick(small.buffer().at(request(0, 0))) == InstanceId{0});
-  small.start(small.buffer().at(request(0, 0)), InstanceId{0});
+  small.start(small.buffer().at(request(0, 0)), InstanceId{0}, 0);
   CHECK_FALSE(small.pick(small.buffer().at(request(0, 1))).has_value());
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("chunk ledger: as requests start, grow and end, an instance is charged
       if (r.phase == RequestPhase::kWaiting) {
         if (const auto instance = ledger.pick(r)) {
           CHECK(ledger.fits(r, *instance));
-          ledger.start(r, *instance);
+          ledger.start(r, *instance, 0);
         }
       } else if (r.phase == RequestPhase::kRunning) {
         const int64_t generated = std::min<int64_t>(150, r.generated_tokens + below(20));
@@ -185,7 +185,7 @@ TEST_CASE("chunk ledger: chunks on slower instances are shorter in proportion, w
     const int64_t tokens[] = {32, 20, kSlowChunkTokensLeast, 32};
     for (uint32_t id = 0; id < 4; ++id) {
       CAPTURE(id);
-      CHECK(ledger.start(ledger.buffer().at(request(0, id)), InstanceId{id}).max_new_tokens == (learns ? tokens[id] : 32));
+      CHECK(ledger.start(ledger.buffer().at(request(0, id)), InstanceId{id}, 0).max_new_tokens == (learns ? tokens[id] : 32));
     }
     CHECK(ledger.picker().token_us_least() == (learns ? 10 : 0));
     ledger.remove_instance(InstanceId{0});
@@ -200,7 +200,7 @@ TEST_CASE("chunk ledger: a turn lasts until enough tokens came in full chunks th
   REQUIRE(ledger.add_group(group_of(0, 1, 40, 200), 0).ok());
   const RequestState& r = ledger.buffer().at(request(0, 0));
   const auto run = [&](int64_t tokens, ChunkEnd end) {
-    ledger.start(r, InstanceId{0});
+    ledger.start(r, InstanceId{0}, 0);
     ledger.ended(r.id, r.generated_tokens + tokens, end, 0);
     return r.turn_tokens;
   };

@@ -54,7 +54,7 @@ TEST_CASE("ledger scheduler: instances, growth and estimates are noted in the le
   CHECK(scheduler.requests().group({0}).estimated_tokens == 70);
 
   const ChunkLedger& ledger = scheduler.ledger();
-  scheduler.ledger().start(scheduler.requests().at(request(0, 0)), {0});
+  scheduler.ledger().start(scheduler.requests().at(request(0, 0)), {0}, 0);
   const int64_t promised_blocks = ledger.picker().used_blocks({0});
   scheduler.progressed(request(0, 0), 31);
   CHECK(ledger.picker().used_blocks({0}) == promised_blocks);
@@ -68,7 +68,7 @@ TEST_CASE("ledger scheduler: instances, growth and estimates are noted in the le
   REQUIRE_FALSE(scheduler.stalled().ok());
   CHECK(scheduler.stalled().error().code == Code::kUnavailable);
   REQUIRE(scheduler.add_instance({.id = {1}, .node = {0}, .kv_blocks = 2, .rows_max = 8}).ok());
-  scheduler.ledger().start(scheduler.requests().at(request(0, 1)), {1});
+  scheduler.ledger().start(scheduler.requests().at(request(0, 1)), {1}, 0);
   scheduler.chunk_ended(request(0, 1), 40, ChunkEnd::kYielded, 2);
   REQUIRE(scheduler.stuck().size() == 1);
   CHECK(scheduler.stuck()[0].request == request(0, 1));

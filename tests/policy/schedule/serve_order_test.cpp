@@ -53,6 +53,18 @@ TEST_CASE("serve order: the request that was submitted first, waited longest, ge
   }
 }
 
+TEST_CASE("serve order: whatever their ranks, a lower priority yields before a higher one") {
+  const uint64_t most = (uint64_t{1} << 56) - 1;
+  CHECK(rank_of_all(7, 0) < rank_of_all(8, 0));
+  CHECK(rank_of_all(most, 1) < rank_of_all(0, 0));
+  CHECK(rank_of_all(most, 0) < rank_of_all(0, -1));
+  CHECK(rank_of_all(most, 127) < rank_of_all(0, 126));
+  CHECK(rank_of_all(most, -127) < rank_of_all(0, -128));
+  CHECK(rank_of_all(5, INT32_MAX) == rank_of_all(5, 127));
+  CHECK(rank_of_all(5, INT32_MIN) == rank_of_all(5, -128));
+  for (const int64_t tokens : {int64_t{0}, int64_t{1} << 24}) CHECK(most_first_rank(tokens) <= most);
+}
+
 TEST_CASE("serve order: the last in order yields first, or the latest started if the order says so") {
   RequestState request;
   request.generated_tokens = 7;
