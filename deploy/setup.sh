@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs from apt the packages that Seer needs to build and test, and only those that are missing. As root, or with sudo. Run
-# it as often as you like: if nothing is missing it does nothing, in a moment.
+# it as often as you like: if nothing is missing it does nothing, in a moment. With --tests also what tests need that are skipped
+# else: PyTorch, an ssh server, network namespaces and pip; where they cannot be had, these tests stay skipped.
 set -euo pipefail
 
 packages=(
@@ -10,23 +11,28 @@ packages=(
   libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev prometheus-cpp-dev
   doctest-dev python3-zmq
 )
+test_packages=(python3-torch iproute2 openssh-server openssh-client systemd python3-pip python3-setuptools python3-wheel)
 
+# missing_packages PACKAGE...
 missing_packages() {
   local package
-  for package in "${packages[@]}"; do
+  for package in "$@"; do
     [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
   done
 }
 
 main() {
+  local wants_tests=0
   case ${1:-} in
     -h | --help)
-      sed -n '2,3s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "Packages: ${packages[*]}"
+      echo "With --tests: ${test_packages[*]}"
       exit 0
       ;;
+    --tests) wants_tests=1 ;;
     ?*)
-      echo "setup: unexpected argument $1: it takes none but --help" >&2
+      echo "setup: unexpected argument $1: expected --tests, --help or none" >&2
       exit 2
       ;;
   esac
@@ -34,14 +40,15 @@ main() {
     echo "setup: this machine has no apt-get; install these packages by other means: ${packages[*]}" >&2
     exit 1
   fi
-  local missing
-  mapfile -t missing < <(missing_packages)
-  if ((${#missing[@]} == 0)); then return; fi
+  local missing missing_tests=()
+  mapfile -t missing < <(missing_packages "${packages[@]}")
+  if ((wants_tests)); then mapfile -t missing_tests < <(missing_packages "${test_packages[@]}"); fi
+  if ((${#missing[@]} + ${#missing_tests[@]} == 0)); then return; fi
 
   local as_root=()
   if ((EUID != 0)); then
     if ! command -v sudo >/dev/null; then
-      echo "setup: missing ${missing[*]}; run deploy/setup.sh as root, or install sudo" >&2
+      echo "setup: missing ${missing[*]} ${missing_tests[*]}; run deploy/setup.sh as root, or install sudo" >&2
       exit 1
     fi
     as_root=(sudo)
@@ -50,12 +57,17 @@ main() {
   fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 
-  echo "setup: installing ${missing[*]}"
-  # Fetch package lists only if the present ones do not suffice: that takes longer than many installs.
-  if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1; then
-    "${apt[@]}" update
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
-  fi
+  # install PACKAGE...: fetches package lists only if the present ones do not suffice, which takes longer than many installs.
+  install() {
+    echo "setup: installing $*"
+    "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null 2>&1 && return
+    "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
+  }
+  if ((${#missing[@]} > 0)); then install "${missing[@]}"; fi
+  local package
+  for package in "${missing_tests[@]}"; do
+    install "$package" || echo "setup: $package cannot be installed: tests that need it are skipped" >&2
+  done
 }
 
 main "$@"

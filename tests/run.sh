@@ -3,13 +3,14 @@
 #   tests/run.sh              all tests but the slow ones
 #   tests/run.sh --nightly    the slow ones (label "nightly"); builds the benchmarks too
 #   tests/run.sh --asan       a debug build with AddressSanitizer and UndefinedBehaviorSanitizer
+# Where CI is set, as .ci/run does, it also installs what no test of a normal run can do without (deploy/setup.sh --tests).
 # Further arguments go to ctest: tests/run.sh -R cli/
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 for argument in "$@"; do
   if [[ $argument == -h || $argument == --help ]]; then
-    sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
   fi
 done
@@ -25,6 +26,6 @@ while (($# > 0)); do
   shift
 done
 
-"$root/deploy/setup.sh"
+"$root/deploy/setup.sh" ${CI:+--tests}
 "$root/deploy/build.sh" "$preset" "${targets[@]}"
 ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" "${labels[@]}" "$@"

@@ -313,6 +313,12 @@ TEST_CASE("exactness: policies, chunks, instances, threads, steps queued ahead a
     all.migrations += pressure.migrations;
     all.spilled_bytes += pressure.spilled_bytes;
   }
+  CHECK(all.preemptions > 0);  // else the combinations would prove little
+  CHECK(all.yields > 0);
+  CHECK(all.migrations > 0);
+#ifdef SEER_HAVE_ROCKSDB
+  CHECK(all.spilled_bytes > 0);
+#endif
   MESSAGE(cases.size(), " combinations of 20 responses: ", different, " differences; ", all.preemptions, " preemptions, ",
           all.yields, " yields, ", all.migrations, " migrations, ", all.spilled_bytes, " bytes spilled");
 }

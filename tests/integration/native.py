@@ -4,6 +4,7 @@ cancelled, bad input, and a server that is killed. usage: native.py SEER_PROGRAM
 import contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
 from served import MACHINE, MODEL, ROOT, SEER, Served, ServedCase
+from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 PATH = "/seer/v1/rollouts"
@@ -455,6 +456,15 @@ class JournalTest(unittest.TestCase):
         before = size()
         served.wait_until(lambda _: size() > before + 1000)
 
+    def resume(self, *options):
+        """A server with the same journal, and what it says of the rollouts that it goes on with."""
+        log = f"{self.options[1]}.log"
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(log)
+        served = Served(*self.options, *options, "--log-level", "info", "--log-file", log)
+        with open(log) as lines:
+            return served, next(line for line in lines if "rollouts_resumed" in line)
+
     def test_responses_that_were_begun_go_on_with_the_tokens_they_had(self):
         prompt = json.dumps({"prompt_ids": [2, 3, 4], "n": 2, "max_tokens": 3000, "ignore_eos": True})
         served = Served(*self.options)
@@ -462,11 +472,8 @@ class JournalTest(unittest.TestCase):
             stream.line()
             self.wait_for_kept_tokens(served)
         served.kill()
-        log = f"{self.options[1]}.log"
-        served = Served(*self.options, "--log-level", "info", "--log-file", log)
+        served, resumed = self.resume()
         try:
-            with open(log) as lines:
-                resumed = next(line for line in lines if "rollouts_resumed" in line)
             self.assertRegex(resumed, r"groups=1 tokens=[1-9]\d+")
             self.assertEqual(whole(served, "GET", f"{PATH}/long")[-1]["given"], 2)
         finally:
@@ -480,28 +487,36 @@ class JournalTest(unittest.TestCase):
             stream.line()
             served.wait_until(lambda load: load["num_running_reqs"] == 8)
             self.assertEqual(served.stop(), 0)
-        served = Served(*self.options)
+        served, resumed = self.resume()
         try:
+            self.assertRegex(resumed, r"groups=[12] tokens=\d+")
             self.assertEqual(exact(whole(served, "GET", f"{PATH}/kept")[:-1]), right)
         finally:
             served.stop()
 
     def test_with_other_weights_after_the_restart_what_was_begun_starts_anew(self):
         prompts = [json.dumps({"prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS}) for i in range(2)]
-        right = rollout(prompts, "--weight-version", "9")
-        served = Served(*self.options)
-        with Stream(served, "POST", PATH, body_of({"rollout_id": "turn"}, prompts)) as stream:
-            stream.line()
-            served.wait_until(lambda load: load["num_running_reqs"] == 4)
-            served.post("/pause_generation", {"mode": "retract"})  # and start anew here, too
-            served.post("/continue_generation")
-            served.wait_until(lambda load: load["num_running_reqs"] == 4)
-        served.kill()
-        served = Served(*self.options, "--weight-version", "9")
-        try:
-            self.assertEqual(exact(whole(served, "GET", f"{PATH}/turn")[:-1]), right)
-        finally:
-            served.stop()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        turned = turned_model(folder.name)
+        for name, version in (("other version", "9"), ("same version", "1")):
+            with self.subTest(name):
+                right = rollout(prompts, "--weight-version", version, model=turned)
+                rollout_id = f"turn-{version}"
+                served = Served(*self.options)
+                with Stream(served, "POST", PATH, body_of({"rollout_id": rollout_id}, prompts)) as stream:
+                    stream.line()
+                    self.wait_for_kept_tokens(served)
+                    served.post("/pause_generation", {"mode": "retract"})  # and start anew here, too
+                    served.post("/continue_generation")
+                    served.wait_until(lambda load: load["num_running_reqs"] == 4)
+                served.kill()
+                served, resumed = self.resume("--weight-version", version, "--model", turned)
+                try:
+                    self.assertRegex(resumed, r"groups=2 tokens=0\b")
+                    self.assertEqual(exact(whole(served, "GET", f"{PATH}/{rollout_id}")[:-1]), right)
+                finally:
+                    served.stop()
 
     def test_tokens_of_weights_that_came_while_it_ran_are_gone_on_with_too(self):
         prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
@@ -512,11 +527,9 @@ class JournalTest(unittest.TestCase):
             stream.line()
             self.wait_for_kept_tokens(served)
         served.kill()
-        log = f"{self.options[1]}.log"
-        served = Served(*self.options, "--weight-version", "5", "--log-level", "info", "--log-file", log)
+        served, resumed = self.resume("--weight-version", "5")
         try:
-            with open(log) as lines:
-                self.assertRegex(next(line for line in lines if "rollouts_resumed" in line), r"groups=1 tokens=[1-9]\d+")
+            self.assertRegex(resumed, r"groups=1 tokens=[1-9]\d+")
             self.assertEqual(exact(whole(served, "GET", f"{PATH}/new")[:-1]), right)
         finally:
             served.stop()

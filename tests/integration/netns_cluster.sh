@@ -7,6 +7,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 seer=${1:-$root/build/release}/bin/seer
 if ((EUID != 0)); then echo "netns_cluster: skipped: needs root"; exit 77; fi
+command -v ip >/dev/null || { echo "netns_cluster: skipped: ip is not installed (apt-get install iproute2)"; exit 77; }
 if ! unshare --net ip link add bridge type bridge 2>/dev/null; then echo "netns_cluster: skipped: no network namespaces here"; exit 77; fi
 work=$(mktemp -d)
 cluster_pid=""

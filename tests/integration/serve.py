@@ -5,6 +5,7 @@ import array, base64, concurrent.futures, contextlib, json, math, os, resource, 
 import threading, time, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
+from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 
@@ -151,11 +152,14 @@ class ServeTest(ServedCase):
 
     def test_a_client_that_goes_away_ends_its_request(self):
         body = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
+        ended = lambda: self.served.call("GET", "/seer/v1/status")[1]["responses"]
+        before = ended()
         for _ in range(20):
             connection = self.served.connect()
             connection.request("POST", "/generate", body)
             connection.close()
-        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+        self.served.wait_until(lambda load: ended()["abort"] == before["abort"] + 20)
+        self.assertEqual({**ended(), "abort": 0}, {**before, "abort": 0})
 
     def test_thousands_of_broken_connections_leave_nothing_and_delay_nobody(self):
         whole = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
@@ -476,31 +480,44 @@ class WeightsTest(unittest.TestCase):
 
     def test_updates_under_load_mix_no_versions_and_lose_nothing(self):
         s = self.served
+        models = [turned_model(self.folder.name), MODEL]  # of even versions, and of odd ones
         stop = threading.Event()
-        answers = []
+        answers = []  # of each client, by its prompt
+
+        def generate(i):
+            return s.generate([2, 3, 4 + i], sampling_params={"max_new_tokens": 60, "temperature": 0})
+
+        def update(version):
+            self.assertTrue(s.post("/update_weights_from_disk", {"model_path": models[version % 2]})["success"])
+            self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(version)})
 
         def client(i):
             while not stop.is_set():
-                answers.append(s.generate([2, 3, 4 + i], sampling_params={"max_new_tokens": 60, "temperature": 0}))
+                answers.append((i, generate(i)))
 
-        threads = [threading.Thread(target=client, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        def versions_of_whole():
-            return {a["meta_info"]["weight_version"] for a in list(answers) if a["meta_info"]["finish_reason"]["type"] != "abort"}
+        def whole():
+            return [a["meta_info"]["weight_version"] for _, a in list(answers) if a["meta_info"]["finish_reason"]["type"] != "abort"]
 
-        try:
-            for version in range(2, 12):
-                self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL})["success"])
-                self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(version)})
-                if version % 3 == 0:  # others come while all is being aborted
-                    s.wait_until(lambda _: str(version) in versions_of_whole())
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        whole = [a for a in answers if a["meta_info"]["finish_reason"]["type"] != "abort"]
-        self.assertEqual(len({(a["meta_info"]["prompt_tokens"], tuple(a["output_ids"])) for a in whole}) <= 6, True)
+        odd = [generate(i)["output_ids"] for i in range(6)]
+        update(2)
+        right = [[generate(i)["output_ids"] for i in range(6)], odd]
+        self.assertNotEqual(*right)
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            clients = [pool.submit(client, i) for i in range(6)]
+            try:
+                for version in range(3, 13):
+                    update(version)
+                    if version % 3 == 0:  # others come while all is being aborted
+                        s.wait_until(lambda _: str(version) in whole())
+            finally:
+                stop.set()
+            for ended in clients:
+                ended.result()  # it lost no answer
+        self.assertTrue({"3", "6", "9", "12"} <= set(whole()))
+        for i, answer in answers:
+            ids, of = answer["output_ids"], right[int(answer["meta_info"]["weight_version"]) % 2][i]
+            is_whole = answer["meta_info"]["finish_reason"]["type"] != "abort"
+            self.assertEqual(ids, of if is_whole else of[:len(ids)])
 
 
 class AccessTest(unittest.TestCase):

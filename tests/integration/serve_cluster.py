@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
-import concurrent.futures, json, re, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
+import atexit, concurrent.futures, json, re, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
 
 from scripted_receiver import ScriptedReceiver, memory_with
 from served import MACHINE, MODEL, ROOT, SEER, Served, end_of, memories_of
@@ -18,6 +18,7 @@ class Machine:
     def __init__(self, *options, port=0):
         self.process = subprocess.Popen([SEER, "node", "--model", MODEL, "--listen", f"127.0.0.1:{port}", *options], stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # as in served.py
         line = self.process.stdout.readline()
         match = re.search(r" at 127\.0\.0\.1:(\d+)$", line)
         if not match:
