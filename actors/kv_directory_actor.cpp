@@ -83,19 +83,17 @@ void KvDirectoryActor::on_node_down(const rt::down& message) {
   for (auto& [owner, where] : holders) where.erase(node);
 }
 
-namespace {
-
 /// Ids come from a clock that wraps around, so compare their difference.
-bool is_lost(RolloutId rollout, const KvKeepRollouts& alive) {
-  const bool is_early = static_cast<int32_t>(rollout.value - alive.last.value) <= 0;
-  return is_early && std::ranges::find(alive.rollouts, rollout) == alive.rollouts.end();
+bool KvDirectoryActor::is_lost(RolloutId rollout) {
+  if (alive && rt::now_us(self) - alive_us > kAliveUs) alive.reset();
+  if (!alive) return false;
+  const bool is_early = static_cast<int32_t>(rollout.value - alive->last.value) <= 0;
+  return is_early && std::ranges::find(alive->rollouts, rollout) == alive->rollouts.end();
 }
-
-}  // namespace
 
 void KvDirectoryActor::on_holds(const KvHolds& holds) {
   const RolloutId rollout = holds.owner.rollout;
-  if (released.contains(holds.owner) || dropped.contains(rollout) || (alive && is_lost(rollout, *alive)))
+  if (released.contains(holds.owner) || dropped.contains(rollout) || is_lost(rollout))
     return tell_release(holds.node, {holds.owner});  // its release came before this message
   Holders& where = holders[holds.owner];
   where[holds.node] = holds.guest;
@@ -133,11 +131,7 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
 }
 
 void KvDirectoryActor::on_release(const KvRelease& release) {
-  if (released.insert(release.owner).second) released_order.push_back(release.owner);
-  if (released.size() > kReleasedMax) {
-    released.erase(released_order.front());
-    released_order.pop_front();
-  }
+  released.insert(release.owner);
   let_go(release.owner);
 }
 
@@ -166,7 +160,6 @@ void KvDirectoryActor::on_find_room(const FindRoom& find) {
 
 void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {
   dropped.insert(rollout);
-  if (dropped.size() > kDroppedMax) dropped.erase(dropped.begin());
   std::vector<KvOwner> owners;
   for (auto it = holders.lower_bound(KvOwner{0, rollout}); it != holders.end() && it->first.rollout == rollout; ++it)
     owners.push_back(it->first);
@@ -175,15 +168,16 @@ void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {
 
 void KvDirectoryActor::on_keep_rollouts(const KvKeepRollouts& keep) {
   alive = keep;
+  alive_us = rt::now_us(self);
   std::set<RolloutId> gone;
   for (const auto& [owner, where] : holders)
-    if (is_lost(owner.rollout, keep)) gone.insert(owner.rollout);
+    if (is_lost(owner.rollout)) gone.insert(owner.rollout);
   for (const RolloutId rollout : gone) on_drop_rollout(rollout);
 }
 
 void KvDirectoryActor::on_rollout_returned(RolloutId rollout) {
   dropped.erase(rollout);
-  if (alive && is_lost(rollout, *alive)) alive->rollouts.push_back(rollout);
+  if (is_lost(rollout)) alive->rollouts.push_back(rollout);
 }
 
 void KvDirectoryActor::tell_release(NodeId id, const KvRelease& release) {

@@ -12,13 +12,13 @@
 // It keeps nothing on disk. After a restart the nodes fill it with the owners they keep (DirectoryUp), and the rollouts repeat
 // their releases.
 #pragma once
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "actors/recent_set.h"
 #include "protocols/actors.h"
 
 namespace seer {
@@ -30,6 +30,7 @@ struct KvDirectoryActor {
   static constexpr int64_t kTakeoverUs = 5'000'000;
   static constexpr size_t kReleasedMax = 1 << 16;  // about 7 MB
   static constexpr size_t kDroppedMax = 1 << 10;
+  static constexpr int64_t kAliveUs = 86'400'000'000;  // a day: far below half of the time after which ids wrap around
 
   explicit KvDirectoryActor(rt::self_ptr<KvDirectoryActor> self_in);
   handle::behavior_type make_behavior();
@@ -44,10 +45,10 @@ struct KvDirectoryActor {
   std::map<NodeId, KvRoom> rooms;                  // of nodes that are up, less what was promised since
   using Holders = std::map<NodeId, bool>;          // true: as a guest (KvHolds)
   std::map<KvOwner, Holders> holders;              // bounded by the requests and groups of open rollouts
-  std::set<KvOwner> released;                      // the last kReleasedMax: a late KvHolds may still name them
-  std::deque<KvOwner> released_order;              // the same, oldest first
-  std::set<RolloutId> dropped;                     // rollouts that died, the kDroppedMax highest: a late KvHolds may name them
-  std::optional<KvKeepRollouts> alive;             // the last one received: other rollouts with ids up to its `last` keep nothing
+  RecentSet<KvOwner> released{kReleasedMax};       // a late KvHolds may still name them
+  RecentSet<RolloutId> dropped{kDroppedMax};       // rollouts that died: likewise
+  std::optional<KvKeepRollouts> alive;             // the last one received, for kAliveUs: others with ids up to its `last` keep nothing
+  int64_t alive_us = 0;                            // when it was
   WeightVersion version;                           // of the last KvBump; sent to nodes that come up later
 
   void on_node_up(const KvNodeUp& up);
@@ -64,6 +65,7 @@ struct KvDirectoryActor {
   void on_drop_rollout(RolloutId rollout);
   void on_keep_rollouts(const KvKeepRollouts& keep);
   void on_rollout_returned(RolloutId rollout);
+  bool is_lost(RolloutId rollout);
   void tell_release(NodeId id, const KvRelease& release);
   void on_bump(const KvBump& bump);
 };

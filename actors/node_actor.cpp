@@ -114,7 +114,7 @@ void NodeActor::on_attach(const AttachRollout& attach) {
     sinks.push_back(sink);
     rt::monitor(self, sink);
   }
-  if (draining) return;
+  if (draining) return rt::tell(self, sink, all_draining());
   if (draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
   for (const auto& [id, instance] : instances)
     if (instance.handle && !is_outdated(instance)) rt::tell(self, sink, instance_up(id));
@@ -138,7 +138,7 @@ void NodeActor::start_pool(PoolMachinery&& made) {
 void NodeActor::on_directory_up(const DirectoryUp& up) {
   directory = up.directory;
   if (kv_node) rt::tell(self, kv_node, up);
-  if (draining) rt::tell(self, directory, KvDraining{config.node});
+  if (draining && kv_node) rt::tell(self, directory, KvDraining{config.node});
 }
 
 void NodeActor::start_draft_server() {
@@ -373,13 +373,17 @@ void NodeActor::on_drain(const DrainNode& drain) {
   draining = true;
   drain_until_us = rt::now_us(self) + drain.timeout_us;
   log.info(rt::now_us(self), "node_draining", {{"node", config.node}, {"timeout_s", drain.timeout_us / 1'000'000}});
-  InstancesDraining all{config.node, {}};
-  for (const auto& [id, instance] : instances) all.instances.push_back(id);
-  tell_all(all);
-  if (directory) rt::tell(self, directory, KvDraining{config.node});
+  tell_all(all_draining());
+  if (directory && kv_node) rt::tell(self, directory, KvDraining{config.node});
   for (const auto& [id, instance] : instances)
     if (instance.handle) rt::tell(self, instance.handle, YieldChunks{});
   rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+}
+
+InstancesDraining NodeActor::all_draining() const {
+  InstancesDraining all{config.node, {}};
+  for (const auto& [id, instance] : instances) all.instances.push_back(id);
+  return all;
 }
 
 void NodeActor::leave_when_drained() {

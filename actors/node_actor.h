@@ -112,6 +112,7 @@ struct NodeActor {
   void on_weights(const InstanceWeights& answer);
   void on_drain(const DrainNode& drain);
   void on_directory_up(const DirectoryUp& up);
+  InstancesDraining all_draining() const;
   void leave_when_drained();
   ClusterIdentity identity() const;
   template <class Then>

@@ -53,7 +53,8 @@ void ServerNodeActor::on_attach(const AttachRollout& attach) {
     sinks.push_back(attach.reply_to);
     rt::monitor(self, attach.reply_to);
   }
-  if (instance && !draining) rt::tell(self, attach.reply_to, instance_up());
+  if (instance && !draining) return rt::tell(self, attach.reply_to, instance_up());
+  rt::tell(self, attach.reply_to, InstancesDraining{config.node, {config.instance.id}});  // it is not to be waited for
 }
 
 // ---- looking -----------------------------------------------------------------------------------------------------------------------
@@ -174,11 +175,9 @@ void ServerNodeActor::on_down(const rt::down& message) {
   instance = nullptr;
   ++restarts;
   if (rt::now_us(self) - started_us > config.look_us_max) look_delay_us = config.look_us;
-  if (update) {
-    rt::tell(self, update->reply_to, WeightsUpdated{config.node, update->what.version, why, 0});
-    update.reset();
-  }
-  if (!draining) look_later(why);
+  const auto failed = std::exchange(update, {});
+  if (!draining) look_later(why);  // first: who hears the answer may start a rollout on those that are up
+  if (failed) rt::tell(self, failed->reply_to, WeightsUpdated{config.node, failed->what.version, why, 0});
 }
 
 // ---- weights -----------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ constexpr std::chrono::milliseconds kPause(250);
 // Tries to reach a process again. Whoever follows the cluster waits for the answer, and a process that hangs gives none.
 constexpr std::chrono::milliseconds kReachAgainMax(2000);
 constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
+constexpr int64_t kDialShare = 4;            // after a try that took so long, others wait this many times as long
+constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
 
 }  // namespace
 
@@ -68,8 +70,20 @@ void ClusterWatch::follow() {
       },
       [&](const rt::down& message) { on_down(message); })) {
   }
+  if (now_us() < dial_us_) return;
+  if (gone_us_ >= 0 && status_.ok() && std::exchange(controller_is_next_, false)) return take_turn([this] { look_for_controller(); });
+  controller_is_next_ = true;
+  forget_unlisted();
   reach_again();
-  if (gone_us_ >= 0 && status_.ok()) look_for_controller();
+}
+
+/// Silent hosts take their time, in which nobody here gets any news.
+template <class Dial>
+void ClusterWatch::take_turn(Dial dial) {
+  const int64_t begin_us = now_us();
+  dial();
+  const int64_t end_us = now_us();
+  dial_us_ = end_us + std::max(kDialShare * (end_us - begin_us), kPause.count() * 1000);
 }
 
 void ClusterWatch::on_joined(const NodeJoined& node) {
@@ -128,8 +142,17 @@ void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {
 }
 
 void ClusterWatch::reach_again() {
+  Member* next = nullptr;
   for (auto& [id, member] : members_)
-    if (!member.handle && now_us() >= member.try_us) reach(member, kReachAgainMax);
+    if (!member.handle && (next == nullptr || member.try_us < next->try_us)) next = &member;
+  if (next != nullptr && now_us() >= next->try_us) take_turn([&] { reach(*next, kReachAgainMax); });
+}
+
+/// A controller that came back does not know of machines that died meanwhile.
+void ClusterWatch::forget_unlisted() {
+  if (returned_us_ == 0 || now_us() - returned_us_ < kListedUs) return;
+  returned_us_ = 0;
+  std::erase_if(members_, [](const auto& member) { return !member.second.listed && !member.second.handle; });
 }
 
 void ClusterWatch::try_later(Member& member) {
@@ -138,26 +161,24 @@ void ClusterWatch::try_later(Member& member) {
 }
 
 void ClusterWatch::look_for_controller() {
-  const int64_t now = now_us();
-  if (now - gone_us_ >= config_.wait_s * 1'000'000) {
-    status_ = fail(Code::kUnavailable, "the controller at ", config_.address, " is gone");
-    return;
-  }
-  if (now - asked_us_ < kPause.count() * 1000) return;
-  asked_us_ = now;
+  const auto give_up = [this] { status_ = fail(Code::kUnavailable, "the controller at ", config_.address, " is gone"); };
+  if (config_.wait_s == 0) return give_up();
   const HostPort at = *parse_host_port("", config_.address, false);
   auto found = net_.dial<ClusterHandle>(at.host, at.port, kReachAgainMax);
-  if (!found.ok()) return;
-  const Status entered = hooks_.enter_again(*found);
-  if (!entered.ok() && entered.error().code == Code::kUnavailable) return;
-  if (!entered.ok()) {
+  const Status entered = found.ok() ? hooks_.enter_again(*found) : Status(fail(Code::kUnavailable, "no answer"));
+  const int64_t now = now_us();
+  if (!entered.ok() && entered.error().code != Code::kUnavailable) {
     status_ = entered;
-    return;
+  } else if (!entered.ok()) {
+    if (now - gone_us_ >= config_.wait_s * 1'000'000) give_up();
+  } else {
+    log_.info(now, "controller_returned", {{"address", config_.address}, {"after_s", (now - gone_us_) / 1'000'000}});
+    controller_ = *std::move(found);
+    gone_us_ = -1;
+    returned_us_ = now;
+    for (auto& [id, member] : members_) member.listed = false;
+    subscribe();
   }
-  log_.info(now, "controller_returned", {{"address", config_.address}, {"after_s", (now - gone_us_) / 1'000'000}});
-  controller_ = *std::move(found);
-  gone_us_ = -1;
-  subscribe();
 }
 
 }  // namespace seer

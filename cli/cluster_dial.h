@@ -28,7 +28,8 @@ Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& addre
 /// from here counts as gone, and is dialed again. One that only the controller cannot reach is not gone.
 ///
 /// When the controller is lost, it is dialed at its address until it answers again, or was started again. Machines that it then
-/// announces again are ignored if they are known here. Single owner.
+/// announces again are ignored if they are known here; those that it does not, and that cannot be reached from here, are forgotten.
+/// Single owner.
 class ClusterWatch {
  public:
   struct Hooks {
@@ -47,7 +48,8 @@ class ClusterWatch {
   };
   /// REQUIRES: the net outlives it.
   ClusterWatch(ClusterNet& net, ClusterHandle controller, Config config, Hooks hooks, EventLog log = {});
-  /// Calls the hooks for the news since the last call. Blocks while it dials machines that joined.
+  /// Calls the hooks for the news since the last call. Blocks while it dials machines that joined. Of those that could not be reached
+  /// it dials one at most, and takes a fifth of the time for that.
   void follow();
   /// An error: the cluster cannot be used any more.
   const Status& status() const { return status_; }
@@ -71,7 +73,10 @@ class ClusterWatch {
   void reach(Member& member, std::chrono::milliseconds within);
   void try_later(Member& member);
   void reach_again();
+  void forget_unlisted();
   void look_for_controller();
+  template <class Dial>
+  void take_turn(Dial dial);
   int64_t now_us() { return rt::now_us(&net_.system()); }
 
   ClusterNet& net_;
@@ -81,8 +86,10 @@ class ClusterWatch {
   const EventLog log_;
   rt::Inbox<ClusterSink> news_;
   std::map<NodeId, Member> members_;
-  int64_t gone_us_ = -1;   // since when the controller is gone; -1: it is not
-  int64_t asked_us_ = 0;   // when it was dialed last
+  int64_t gone_us_ = -1;     // since when the controller is gone; -1: it is not
+  int64_t returned_us_ = 0;  // when it came back last
+  int64_t dial_us_ = 0;      // from when on something may be dialed again
+  bool controller_is_next_ = true;  // else a machine, if one is due
   Status status_;
 };
 

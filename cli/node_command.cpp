@@ -168,13 +168,16 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
+  const bool is_alone = roles == NodeRoles{NodeRole::kController};
+  if (!is_alone && (listen.host == "0.0.0.0" || listen.host == "::"))
+    return fail(Code::kInvalidArgument, "--listen ", options.listen, ": expected an address of this machine, at which the others reach it");
   raise_file_limit();
   if (roles.has(NodeRole::kInstances)) SEER_RETURN_IF_ERROR(choose_instances(options));
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access, log));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));
   const bool is_controller = roles.has(NodeRole::kController), has_instances = roles.has(NodeRole::kInstances);
-  if (roles == NodeRoles{NodeRole::kController}) {
+  if (is_alone) {
     std::cout << "the controller is alone, at " << address_text(listen.host, controller.port) << std::endl;
     return wait_alone(stop, system);
   }

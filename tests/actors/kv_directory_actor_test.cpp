@@ -98,7 +98,6 @@ TEST_CASE("kv directory: a release outlives another rollout's start; only so man
   for (uint64_t i = 0; i < KvDirectoryActor::kReleasedMax; ++i) rt::post(b.directory, KvRelease{KvOwner{100 + i}});
   b.world.run_until(b.world.now_us());
   CHECK(b.state().released.size() == KvDirectoryActor::kReleasedMax);
-  CHECK(b.state().released_order.size() == KvDirectoryActor::kReleasedMax);
   CHECK_FALSE(b.state().released.contains(kA));
 }
 
@@ -137,6 +136,18 @@ TEST_CASE("kv directory: the down message of a node that has already come back c
   CHECK(b.state().nodes.at(NodeId{0}).handle == again);
   b.tell(KvRelease{kA});
   CHECK(b.seen[3].released == std::vector<KvOwner>{kA});
+}
+
+TEST_CASE("kv directory: what a controller that was started found alive is no measure for rollouts of later") {
+  Bench b;
+  const auto owner = [](uint32_t rollout) { return KvOwner{1, RolloutId{rollout}}; };
+  b.tell(KvKeepRollouts{RolloutId{1000}, {RolloutId{7}}});
+  for (const uint32_t rollout : {7u, 8u, 1001u}) b.tell(KvHolds{NodeId{0}, owner(rollout)});
+  CHECK(b.seen[0].released == std::vector{owner(8)});
+  b.world.run_until(b.world.now_us() + KvDirectoryActor::kAliveUs + 1);
+  const uint32_t later = 1000u + (1u << 31);  // ids are milliseconds: after 25 days
+  for (const uint32_t rollout : {9u, later}) b.tell(KvHolds{NodeId{0}, owner(rollout)});
+  CHECK(b.seen[0].released == std::vector{owner(8)});
 }
 
 TEST_CASE("kv directory: reports come from every node that is there, in order") {

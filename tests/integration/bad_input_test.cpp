@@ -360,6 +360,10 @@ TEST_CASE("bad input: options and the TOML file") {
   config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size", "did you mean group-size?"});
   config("TOML value of a wrong type", "[rollout]\nseed = \"x\"\n", {"c.toml:2:", "seed", "integer"});
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
+  const std::string listening = bad.model("listening");
+  for (const std::string listen : {"0.0.0.0:7000", "[::]:7000"})
+    bad.refused("an address that no other machine can dial", {SEER_PROGRAM, "node", "--model", listening, "--listen", listen, "--insecure"},
+                {"--listen " + listen, "address of this machine, at which the others reach it"}, 2);
 }
 
 TEST_CASE("bad input: a folder for the history is not made if its parent is missing") {
