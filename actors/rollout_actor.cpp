@@ -89,7 +89,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
-  if (!drafts.servers().empty()) rt::tell(self, up.handle, drafts.all());
+  if (started && !drafts.servers().empty()) rt::tell(self, up.handle, drafts.all());
   const int64_t running_max = config.scheduler.running_max;
   const int32_t rows_max = running_max > 0 ? static_cast<int32_t>(std::min<int64_t>(running_max, up.rows_max)) : up.rows_max;
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, rows_max}); !added.ok())
@@ -198,6 +198,7 @@ void RolloutActor::start() {
                   {"instances", instances.size()}, {"weight_version", config.version}});
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
   draft_for(0);
+  if (!drafts.servers().empty()) tell_draft_servers();
   for (GroupSpec& group : parts.groups) schedule_group(group);
 }
 
@@ -367,12 +368,12 @@ void RolloutActor::cancel_waiting(RequestId request) {
 void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
   if (over() || !drafts.server_up(up)) return;
   rt::monitor(self, up.handle);
-  tell_draft_servers();
+  if (started) tell_draft_servers();
 }
 
 void RolloutActor::on_draft_server_lost(NodeId node) {
   drafts.server_lost(node);
-  tell_draft_servers();
+  if (started) tell_draft_servers();
 }
 
 void RolloutActor::tell_draft_servers() {
@@ -596,7 +597,7 @@ void RolloutActor::on_tick() {
     fail_stuck();
     schedule_postponed();
   }
-  drafts.renew(now);
+  drafts.tick(now);
   report_progress();
   rt::tell_after(self, config.progress_us, handle{self}, Tick{});
 }

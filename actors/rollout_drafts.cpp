@@ -5,6 +5,10 @@
 
 namespace seer {
 
+RolloutDrafts::RolloutDrafts(RolloutDraftsConfig config, std::vector<CstPast> pasts, TokenLogs logs) : config_(config), logs_(std::move(logs)) {
+  for (CstPast& past : pasts) pasts_.emplace(past.group, std::move(past));
+}
+
 DraftServers RolloutDrafts::all() const {
   DraftServers all;
   for (const auto& [node, server] : servers_) all.servers.push_back({node, server});
@@ -57,12 +61,29 @@ void RolloutDrafts::add(const std::vector<GroupId>& groups) {
 }
 
 void RolloutDrafts::give(NodeId node, std::vector<GroupId> groups) {
-  const DraftServerHandle& to = servers_.at(node);
-  const std::set<GroupId> given(groups.begin(), groups.end());
-  rt::post(to, RegisterGroups{std::move(groups), config_.ttl_us});
-  for (const CstPast& past : pasts_)
-    if (given.contains(past.group)) rt::post(to, RegisterPast{past});
-  for (const GroupId group : given) send_tokens(group, to);
+  for (const GroupId group : groups) owed_.emplace_back(node, group);
+  rt::post(servers_.at(node), RegisterGroups{std::move(groups), config_.ttl_us});
+  send_owed();
+}
+
+void RolloutDrafts::send_owed() {
+  const std::vector<NodeId> now = nodes();
+  while (!owed_.empty() && sent_tokens_ < config_.tick_tokens_max) {
+    const auto [node, group] = owed_.front();
+    owed_.pop_front();
+    const auto server = servers_.find(node);
+    if (server == servers_.end() || !groups_.contains(group) || now[draft_shard(group, now)] != node) continue;  // meanwhile
+    send_past(group, server->second);
+    send_tokens(group, server->second);
+  }
+}
+
+void RolloutDrafts::send_past(GroupId group, const DraftServerHandle& to) {
+  const auto [first, last] = pasts_.equal_range(group);
+  for (auto past = first; past != last; ++past) {
+    for (const auto& response : past->second.responses) sent_tokens_ += std::ssize(response);
+    rt::post(to, RegisterPast{past->second});
+  }
 }
 
 /// No instance could send those of a request that waits.
@@ -73,6 +94,7 @@ void RolloutDrafts::send_tokens(GroupId group, const DraftServerHandle& to) {
     for (int64_t at = tokens.prompt_tokens(); at < tokens.size();) {
       const int64_t end = std::min(at + config_.message_tokens_max, tokens.size());
       rt::post(to, UpdateCst{{{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
+      sent_tokens_ += end - at;
       at = end;
     }
   }
@@ -86,6 +108,12 @@ void RolloutDrafts::drop(GroupId group) {
 
 void RolloutDrafts::drop_all() {
   while (!groups_.empty()) drop(*groups_.begin());
+}
+
+void RolloutDrafts::tick(int64_t now_us) {
+  sent_tokens_ = 0;
+  send_owed();
+  renew(now_us);
 }
 
 void RolloutDrafts::renew(int64_t now_us) {
