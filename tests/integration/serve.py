@@ -136,6 +136,8 @@ class ServeTest(ServedCase):
         for before, after in zip(answers, answers[1:]):
             self.assertEqual(after["output_ids"][:len(before["output_ids"])], before["output_ids"])
             self.assertIsNone(before["meta_info"]["finish_reason"])
+        for before, after in zip(answers, answers[1:-1]):  # an event repeats all tokens, so it has 1/32 more of them
+            self.assertGreaterEqual(32 * len(after["output_ids"]), 33 * len(before["output_ids"]) - 31)
         whole = self.served.generate([2, 3], sampling_params=params)
         self.assertEqual(answers[-1]["output_ids"], whole["output_ids"])
         self.assertEqual(answers[-1]["meta_info"]["output_token_logprobs"], whole["meta_info"]["output_token_logprobs"])

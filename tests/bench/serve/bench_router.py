@@ -97,15 +97,15 @@ def overhead(pairs):
     server = Served("--instances", "1", "--max-batch", "8", "--drafting", "off")
     targets = {"direct": server, "chunks of 64, asked anew": router_over([server], "--chunk-tokens", "64", "--engine-stream-tokens", "0"),
                **{f"chunks of {n}": router_over([server], "--chunk-tokens", str(n)) for n in (64, 512, 2048)}}
-    works = {"8 requests": lambda seed: work_of(2, 4, seed), "48 requests": lambda seed: work_of(12, 4, seed)}
+    works = {"8 requests": (2, 16), "48 requests": (12, 3)}  # groups of four at a time, and how often: some seconds of work
     rates = {work: {name: [] for name in targets} for work in works}
+    names = list(targets)
     try:
         for pair in range(pairs):
-            for work, make in works.items():
-                requests = make(200 + pair)
-                for name, target in targets.items():
-                    total, _, tokens = run(requests, [target])
-                    rates[work][name].append(tokens / total)
+            for work, (groups, times) in works.items():
+                for name in names[pair % len(names):] + names[:pair % len(names)]:  # each is first in turn
+                    runs = [run(work_of(groups, 4, 200 + times * pair + i), [targets[name]]) for i in range(times)]
+                    rates[work][name].append(sum(tokens for _, _, tokens in runs) / sum(total for total, _, _ in runs))
                     print(work, name, rates[work][name][-1], file=sys.stderr)
         alone = {"input_ids": [2, 3, 4], "sampling_params": {"max_new_tokens": 640, "ignore_eos": True, "sampling_seed": 3}}
         times = {name: [] for name in ("direct", "chunks of 64, asked anew", "chunks of 64")}
@@ -120,7 +120,8 @@ def overhead(pairs):
     per_chunk_ms = {name: 1000 * statistics.median(r - d for r, d in zip(of, times["direct"])) / 10 for name, of in times.items() if name != "direct"}
 
     def ratios(of):
-        return {name: statistics.median(r / d for r, d in zip(of[name], of["direct"])) for name in of if name != "direct"}
+        pairs_of = {name: [r / d for r, d in zip(of[name], of["direct"])] for name in of if name != "direct"}
+        return {name: {"median": statistics.median(found), "least": min(found), "most": max(found)} for name, found in pairs_of.items()}
     return {"tokens_per_s": {work: {name: statistics.median(r) for name, r in of.items()} for work, of in rates.items()},
             "of_direct": {work: ratios(of) for work, of in rates.items()}, "ms_per_chunk": per_chunk_ms, "pairs": pairs}
 
