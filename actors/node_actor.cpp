@@ -133,6 +133,7 @@ void NodeActor::start_pool(PoolMachinery&& made) {
     };
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node, std::move(parts));
   rt::monitor(self, kv_node);
+  if (draining && directory) rt::tell(self, directory, KvDraining{config.node});
 }
 
 void NodeActor::on_directory_up(const DirectoryUp& up) {

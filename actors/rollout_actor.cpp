@@ -149,7 +149,7 @@ void RolloutActor::on_part_lost(const PartLost& lost) {
 
 void RolloutActor::on_draining(const InstancesDraining& leaving) {
   if (over()) return;
-  parts.log.info(rt::now_us(self), "instances_draining", {{"node", leaving.node}, {"instances", leaving.instances.size()}});
+  int64_t left = 0;
   for (const InstanceId id : leaving.instances) {
     instances_gone.insert(id);
     refusals.erase(id);
@@ -158,9 +158,13 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
     draining[id] = instance->second.handle;
     instances.erase(instance);
     scheduler->remove_instance(id);
+    ++left;
   }
-  lost_us = rt::now_us(self);
-  if (instances.empty()) instances_gone_us = lost_us;
+  if (left > 0) {  // else they were not here
+    lost_us = rt::now_us(self);
+    if (instances.empty()) instances_gone_us = lost_us;
+    parts.log.info(lost_us, "instances_draining", {{"node", leaving.node}, {"instances", left}});
+  }
   start_when_all_are_up();
   if (started) place();
 }

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kPause(250);
 // Tries to reach a process again. Whoever follows the cluster waits for the answer, and a process that hangs gives none.
 constexpr std::chrono::milliseconds kReachAgainMax(2000);
 constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
-constexpr int64_t kDialShare = 4;            // after a try that took so long, others wait this many times as long
+constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
 
 }  // namespace
@@ -70,20 +70,9 @@ void ClusterWatch::follow() {
       },
       [&](const rt::down& message) { on_down(message); })) {
   }
-  if (now_us() < dial_us_) return;
-  if (gone_us_ >= 0 && status_.ok() && std::exchange(controller_is_next_, false)) return take_turn([this] { look_for_controller(); });
-  controller_is_next_ = true;
   forget_unlisted();
-  reach_again();
-}
-
-/// Silent hosts take their time, in which nobody here gets any news.
-template <class Dial>
-void ClusterWatch::take_turn(Dial dial) {
-  const int64_t begin_us = now_us();
-  dial();
-  const int64_t end_us = now_us();
-  dial_us_ = end_us + std::max(kDialShare * (end_us - begin_us), kPause.count() * 1000);
+  if (now_us() >= reach_us_) reach_again();
+  if (gone_us_ >= 0 && status_.ok() && now_us() >= ask_us_) look_for_controller();
 }
 
 void ClusterWatch::on_joined(const NodeJoined& node) {
@@ -145,7 +134,11 @@ void ClusterWatch::reach_again() {
   Member* next = nullptr;
   for (auto& [id, member] : members_)
     if (!member.handle && (next == nullptr || member.try_us < next->try_us)) next = &member;
-  if (next != nullptr && now_us() >= next->try_us) take_turn([&] { reach(*next, kReachAgainMax); });
+  const int64_t begin_us = now_us();
+  if (next == nullptr || begin_us < next->try_us) return;
+  reach(*next, kReachAgainMax);
+  const int64_t end_us = now_us();
+  reach_us_ = end_us + kRest * (end_us - begin_us);  // a silent host takes its time, in which nobody here gets any news
 }
 
 /// A controller that came back does not know of machines that died meanwhile.
@@ -163,10 +156,12 @@ void ClusterWatch::try_later(Member& member) {
 void ClusterWatch::look_for_controller() {
   const auto give_up = [this] { status_ = fail(Code::kUnavailable, "the controller at ", config_.address, " is gone"); };
   if (config_.wait_s == 0) return give_up();
+  const int64_t begin_us = now_us();
   const HostPort at = *parse_host_port("", config_.address, false);
   auto found = net_.dial<ClusterHandle>(at.host, at.port, kReachAgainMax);
   const Status entered = found.ok() ? hooks_.enter_again(*found) : Status(fail(Code::kUnavailable, "no answer"));
   const int64_t now = now_us();
+  ask_us_ = now + std::max(now - begin_us, kPause.count() * 1000);
   if (!entered.ok() && entered.error().code != Code::kUnavailable) {
     status_ = entered;
   } else if (!entered.ok()) {

@@ -75,8 +75,6 @@ class ClusterWatch {
   void reach_again();
   void forget_unlisted();
   void look_for_controller();
-  template <class Dial>
-  void take_turn(Dial dial);
   int64_t now_us() { return rt::now_us(&net_.system()); }
 
   ClusterNet& net_;
@@ -88,8 +86,8 @@ class ClusterWatch {
   std::map<NodeId, Member> members_;
   int64_t gone_us_ = -1;     // since when the controller is gone; -1: it is not
   int64_t returned_us_ = 0;  // when it came back last
-  int64_t dial_us_ = 0;      // from when on something may be dialed again
-  bool controller_is_next_ = true;  // else a machine, if one is due
+  int64_t ask_us_ = 0;       // from when on it may be dialed again
+  int64_t reach_us_ = 0;     // likewise a machine that could not be reached
   Status status_;
 };
 

@@ -332,7 +332,7 @@ Status connect_servers(rt::system& system, const RolloutOptions& options, Server
   SEER_ASSIGN_OR_RETURN(const std::string label, servers.weights_label());
   if (hooks.weights_named && !label.empty() && label != cat(config.version)) hooks.weights_named(label);
   const WeightVersion version = config.version;
-  config = routed_rollout(routed_scheduler(config.scheduler, options.router), up);  // those that come later take part too
+  config = routed_rollout(routed_scheduler(config.scheduler, options.router), servers.all().size());  // those that are out say so, and take part later
   config.version = version;
   machines.weights = servers.weights();
   return {};

@@ -126,7 +126,7 @@ Result<NodeMakers> make_pool_makers(const MachineOptions& options, int64_t block
   makers.transport = transport.transport;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
   SlabMaker slabs = transport.slabs;
-  if (options.device == DeviceKind::kCuda) slabs.registrars.push_back(cuda::pin_host_memory);
+  if (options.device == DeviceKind::kCuda && options.instances > 0) slabs.registrars.push_back(cuda::pin_host_memory);
   if (options.dram_bytes > 0)
     makers.make_arena = [&options, slabs = std::move(slabs), block_bytes](NodeId) {
       return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);

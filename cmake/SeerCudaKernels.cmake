@@ -19,7 +19,7 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
   set(numbers ${architectures})
   list(TRANSFORM numbers REPLACE "[a-z]+$" "")
   list(SORT numbers COMPARE NATURAL)
-  list(GET numbers -1 newest)  # also as PTX, for later GPUs, which that of 9.0a is not
+  list(GET numbers -1 newest)  # also as PTX, for later GPUs. PTX of 9.0a would run on none of them
   list(TRANSFORM architectures REPLACE "^90$" "90a")  # with wgmma, which 9.0 has and later GPUs have not
   set(codes)
   foreach(architecture ${architectures})

@@ -48,6 +48,10 @@ main() {
   local as_root=()
   if ((EUID != 0)); then
     if ! command -v sudo >/dev/null; then
+      if ((${#missing[@]} == 0)); then
+        echo "setup: without root or sudo, tests that need these are skipped: ${missing_tests[*]}" >&2
+        return
+      fi
       echo "setup: missing ${missing[*]} ${missing_tests[*]}; run deploy/setup.sh as root, or install sudo" >&2
       exit 1
     fi
@@ -57,11 +61,13 @@ main() {
   fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 
-  # install PACKAGE...: fetches package lists only if the present ones do not suffice, which takes longer than many installs.
+  # install PACKAGE...: fetches package lists only if the present ones do not suffice, which takes longer than many installs, and once.
+  local has_lists=0
   install() {
     echo "setup: installing $*"
     "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null 2>&1 && return
-    "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
+    if ((has_lists == 0)); then "${apt[@]}" update && has_lists=1; fi
+    "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
   }
   if ((${#missing[@]} > 0)); then install "${missing[@]}"; fi
   local package

@@ -192,6 +192,7 @@ void UcxBorrower::ask(Peer& peer, std::span<const UcxBlock> blocks) {
     request.data.append(reinterpret_cast<const char*>(&slot), sizeof slot);
     asked_.emplace(++last_id_, Asked{block, &connection, want});
     block.state() = UcxBlockState::kAsked;
+    block.operation->came = UcxClock::now();
     ++connection.unanswered;
   }
   request.header.data_crc = crc32c(std::as_bytes(std::span(request.data)));
@@ -211,18 +212,20 @@ bool UcxBorrower::send_requests(Connection& connection) {
   return has_sent;
 }
 
-void UcxBorrower::note_arrival(NodeId node) {
-  if (const auto peer = peers_.find(node); peer != peers_.end()) peer->second.came = UcxClock::now();
+void UcxBorrower::note_arrival(const UcxBlock& block) {
+  block.operation->came = UcxClock::now();
+  if (const auto peer = peers_.find(block.fetch().from.node); peer != peers_.end()) peer->second.came = block.operation->came;
 }
 
-/// Fetches are late whose peer was silent since they began. Others get time from what came last, for which they may have waited.
+/// A fetch has time from what came of it last. While some of its blocks wait for their turn, what else comes from the peer counts too.
 void UcxBorrower::expire() {
   const auto now = UcxClock::now();
   while (!operations_.empty() && operations_.begin()->first <= now) {
     const std::shared_ptr<UcxFetch> operation = operations_.begin()->second;
     operations_.erase(operations_.begin());
     const auto peer = peers_.find(operation->fetches.front().from.node);
-    const auto end = (peer == peers_.end() ? UcxClock::time_point() : peer->second.came) + std::chrono::microseconds(operation->timeout_us);
+    const bool waits = peer != peers_.end() && std::ranges::find(operation->states, UcxBlockState::kWaiting) != operation->states.end();
+    const auto end = std::max(operation->came, waits ? peer->second.came : UcxClock::time_point()) + std::chrono::microseconds(operation->timeout_us);
     if (end > now)
       operations_.emplace(operation->end = end, operation);
     else
@@ -249,7 +252,7 @@ void UcxBorrower::resolve(const UcxBlock& block, Status status) {
   UcxFetch& operation = *block.operation;
   if (block.state() == UcxBlockState::kOver) return;
   block.state() = UcxBlockState::kOver;
-  if (status.ok()) note_arrival(block.fetch().from.node);
+  if (status.ok()) note_arrival(block);
   operation.statuses[block.index] = std::move(status);
   if (--operation.left > 0) return;
   const auto [first, last] = operations_.equal_range(operation.end);
@@ -372,7 +375,7 @@ void UcxBorrower::ask_again(const UcxBlock& block, Peer& peer) {
 void UcxBorrower::receive(const WireReply& reply, std::span<const std::byte> data) {
   const auto it = asked_.find(reply.id);
   if (it == asked_.end() || reply.tag != it->second.connection->tag) return;
-  note_arrival(it->second.block.fetch().from.node);
+  note_arrival(it->second.block);
   if (reply.code != 0) {
     const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
     const std::string_view text(reinterpret_cast<const char*>(data.data()), std::min<size_t>(data.size(), 300));
@@ -412,6 +415,7 @@ void UcxBorrower::grant(const UcxBlock& block, uint64_t offset) {
                                slab_bytes));
   }
   block.state() = UcxBlockState::kGranted;
+  note_arrival(block);
   granted_.push_back({block, offset});
 }
 

@@ -3,7 +3,8 @@
 // any thread.
 //
 // What is always true:
-//  (1) each fetch that was begun is done once: when all of its blocks are over, or when nothing came from its peer for its timeout;
+//  (1) each fetch that was begun is done once: when all of its blocks are over, or when nothing of it came for its timeout and nothing
+//      else did for which it waits;
 //  (2) a block is asked for again only while its fetch has time left, and a late answer to the earlier request is dropped;
 //  (3) a slot is written to only while its fetch is open. Only gets of a late fetch may still write; it is quiet once they have ended.
 #pragma once
@@ -130,7 +131,7 @@ class UcxBorrower {
   /// Ends the connection and fails all fetches from the peer.
   void drop(NodeId node, Peer& peer, const Error& why);
 
-  void note_arrival(NodeId node);
+  void note_arrival(const UcxBlock& block);
   void expire();
   void expire(const std::shared_ptr<UcxFetch>& operation);
   void resolve(const UcxBlock& block, Status status);

@@ -24,8 +24,9 @@ enum class UcxBlockState : uint8_t {
 struct UcxFetch {
   std::vector<Fetch> fetches;
   int64_t timeout_us = 0;
-  UcxClock::time_point end;  // then it is late, if nothing has come from its peer meanwhile
+  UcxClock::time_point end;  // then it is looked at whether it is late
   FetchEvents events;
+  UcxClock::time_point came = {};  // when something of it was asked for, or came, last
   std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
   std::vector<Status> statuses = std::vector<Status>(fetches.size());
   size_t left = fetches.size();  // blocks that are not over

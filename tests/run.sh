@@ -3,7 +3,7 @@
 #   tests/run.sh              all tests but the slow ones
 #   tests/run.sh --nightly    the slow ones (label "nightly"); builds the benchmarks too
 #   tests/run.sh --asan       a debug build with AddressSanitizer and UndefinedBehaviorSanitizer
-# Where CI is set, as .ci/run does, it also installs what no test of a normal run can do without (deploy/setup.sh --tests).
+# Where CI is set, as .ci/run does, it also installs what some tests are skipped without (deploy/setup.sh --tests).
 # Further arguments go to ctest: tests/run.sh -R cli/
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

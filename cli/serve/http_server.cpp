@@ -12,6 +12,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <deque>
@@ -413,10 +414,12 @@ std::string Session::foreign_page() const {
   if (!from.empty() && from.substr(std::min(from.size(), from.find("://") + 3)) != authority) return cat("Origin is ", json_string(shown(from)));
   if (!server_.is_loopback() || authority.starts_with('[')) return {};
   // A name of the internet may lead here, and the pages of its owner with it.
-  const std::string_view name = authority.substr(0, authority.find(':'));
+  std::string name(authority.substr(0, authority.find(':')));
+  if (name.ends_with('.')) name.pop_back();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   error_code no_address;
-  asio::ip::make_address(std::string(name), no_address);
-  const bool is_local = name == server_.config().host || name.find('.') == std::string_view::npos ||
+  asio::ip::make_address(name, no_address);
+  const bool is_local = beast::iequals(name, server_.config().host) || name.find('.') == std::string::npos ||
                         std::ranges::any_of(kLocalNames, [&](std::string_view end) { return name.ends_with(end); });
   return no_address && !is_local ? cat("Host is ", json_string(shown(name))) : "";
 }
@@ -432,7 +435,7 @@ void Session::on_head(error_code error) {
     return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"", request_of(parser_->get()).path);
   if (server_.config().token.empty())
     if (const std::string page = foreign_page(); !page.empty())
-      return refuse(403, cat("a web page from elsewhere asks (its ", page, "): without --token-file it may not"));
+      return refuse(403, cat("the ", page, ": expected an address of this host, or --token-file, since it may be a web page's from elsewhere"));
   // Where a body of another encoding ends is not known: its bytes would be taken for the next request.
   if (const auto encoding = parser_->get()[http::field::transfer_encoding]; !encoding.empty() && !parser_->chunked())
     return refuse(400, cat("Transfer-Encoding is ", json_string(shown({encoding.data(), encoding.size()})), ": expected chunked"));

@@ -19,8 +19,8 @@ struct HttpServerConfig {
   std::string host = "127.0.0.1";
   uint16_t port = 0;                   // 0: the system chooses
   std::string tls_cert, tls_key;       // PEM files; empty: no TLS
-  std::string token;                   // that every request must bear ("Authorization: Bearer ..."); empty: none, and web pages from
-                                       // elsewhere, which a browser of this host may have open, are refused
+  std::string token;                   // that every request must bear ("Authorization: Bearer ..."). Empty: none; then requests of web
+                                       // pages from elsewhere are refused, which a browser of this host may have open
   uint32_t head_bytes_max = 32 << 10;
   uint64_t body_bytes_max = 64 << 20;
   int64_t request_s = 75;              // from the end of the answer before until a request has come whole

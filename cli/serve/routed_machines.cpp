@@ -46,7 +46,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
   GatewayFleet gateway_fleet() override {
     return {.start_rollout =
                 [this](RolloutConfig config, const RolloutEvents& events) {
-                  config.instances_expected = std::max<size_t>(1, servers_.up_count());
+                  config.instances_expected = std::max<size_t>(1, fleet_.nodes().size());  // those that are out say so
                   config.machines_may_join = true;
                   return fleet_.start_rollout(std::move(config), {}, events);
                 },

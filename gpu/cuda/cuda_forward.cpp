@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t rounded_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 constexpr float kLog2E = 1.44269504f;
-constexpr double kBesideShare = 0.95;  // of free memory: the rest is for CUDA, graphs and NCCL, which one set of weights may leave less of
+constexpr double kBesideShare = 0.95;  // of free memory: CUDA, graphs and NCCL need the rest. A single set of weights may use more
 
 ModelConfig share_of(const ModelConfig& model, Share share) {
   ModelConfig own = model;

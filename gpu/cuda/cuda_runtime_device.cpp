@@ -115,6 +115,7 @@ class CudaDevice final : public Device {
     if (graph != nullptr) cudaGraphDestroy(graph);
     keep("ending a graph", made);
     const std::lock_guard lock(graphs_mutex_);
+    if (exec != nullptr && !status().ok()) cudaGraphExecDestroy(std::exchange(exec, nullptr));  // others have been dropped, or will be
     graphs_.push_back(exec);
     return graphs_.size() - 1;
   }

@@ -347,7 +347,7 @@ void read_rope(Fields& top, const std::string& file, Error* error, ModelConfig& 
   config.context_tokens_max = std::max(config.context_tokens_max, static_cast<int64_t>(std::min(longest, 16777216.0)));
 }
 
-// Attention in chunks computes what is computed here as far as one chunk and what is kept of others reach.
+// Up to chunk_size - local_size tokens, attention in chunks equals plain attention.
 void read_chunks(Fields& f, const std::string& path, Error* error, ModelConfig& config) {
   const char* const name = "dual_chunk_attention_config";
   const Json* v = f.find(name);

@@ -347,7 +347,7 @@ TEST_CASE("http server: pages of other servers may not use a browser of this hos
     return client.read_to("\r\n").substr(9, 3);
   };
   Serving open;
-  for (const char* const own : {"Host: 127.0.0.1:80", "Host: localhost:80", "Host: node7", "Host: [::1]:80", "Host: node7.local:80", "Host: 10.0.0.1", "Host: ",
+  for (const char* const own : {"Host: 127.0.0.1:80", "Host: localhost:80", "Host: node7", "Host: [::1]:80", "Host: node7.local:80", "Host: LOCALHOST.", "Host: Node7.LOCAL", "Host: 10.0.0.1", "Host: ",
                                 "Host: localhost:80\r\nOrigin: http://localhost:80"})
     CHECK_MESSAGE(status(open, cat(own, "\r\n")) == "200", own);
   for (const char* const foreign : {"Host: evil.example:80", "Host: localhost:80\r\nOrigin: http://evil.example", "Host: localhost:80\r\nOrigin: null",
