@@ -133,13 +133,13 @@ void NodeActor::start_pool(PoolMachinery&& made) {
     };
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node, std::move(parts));
   rt::monitor(self, kv_node);
-  if (draining && directory) rt::tell(self, directory, KvDraining{config.node});
+  tell_kv_drains();
 }
 
 void NodeActor::on_directory_up(const DirectoryUp& up) {
   directory = up.directory;
   if (kv_node) rt::tell(self, kv_node, up);
-  if (draining && kv_node) rt::tell(self, directory, KvDraining{config.node});
+  tell_kv_drains();
 }
 
 void NodeActor::start_draft_server() {
@@ -375,10 +375,15 @@ void NodeActor::on_drain(const DrainNode& drain) {
   drain_until_us = rt::now_us(self) + drain.timeout_us;
   log.info(rt::now_us(self), "node_draining", {{"node", config.node}, {"timeout_s", drain.timeout_us / 1'000'000}});
   tell_all(all_draining());
-  if (directory && kv_node) rt::tell(self, directory, KvDraining{config.node});
+  tell_kv_drains();
   for (const auto& [id, instance] : instances)
     if (instance.handle) rt::tell(self, instance.handle, YieldChunks{});
   rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+}
+
+/// Once the machine drains, and has KV, and has a directory, in whatever order that came.
+void NodeActor::tell_kv_drains() {
+  if (draining && kv_node && directory) rt::tell(self, directory, KvDraining{config.node});
 }
 
 InstancesDraining NodeActor::all_draining() const {

@@ -113,6 +113,7 @@ struct NodeActor {
   void on_drain(const DrainNode& drain);
   void on_directory_up(const DirectoryUp& up);
   InstancesDraining all_draining() const;
+  void tell_kv_drains();
   void leave_when_drained();
   ClusterIdentity identity() const;
   template <class Then>

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace seer {
+namespace {
+
+/// The one of these nodes that has the group.
+NodeId home_of(GroupId group, const std::vector<NodeId>& nodes) { return nodes.empty() ? kNoNode : nodes[draft_shard(group, nodes)]; }
+
+}  // namespace
 
 RolloutDrafts::RolloutDrafts(RolloutDraftsConfig config, std::vector<CstPast> pasts, TokenLogs logs) : config_(config), logs_(std::move(logs)) {
   for (CstPast& past : pasts) pasts_.emplace(past.group, std::move(past));
@@ -42,8 +48,7 @@ void RolloutDrafts::move_groups(const std::vector<NodeId>& before, NodeId came) 
   if (now.empty()) return;
   std::map<NodeId, std::vector<GroupId>> moved;
   for (const GroupId group : groups_) {
-    const NodeId node = now[draft_shard(group, now)];
-    const NodeId had = before.empty() ? kNoNode : before[draft_shard(group, before)];
+    const NodeId node = home_of(group, now), had = home_of(group, before);
     if (node == had && node != came) continue;
     moved[node].push_back(group);
     if (const auto old = servers_.find(had); node != had && old != servers_.end()) rt::post(old->second, DropGroup{group});
@@ -56,7 +61,7 @@ void RolloutDrafts::add(const std::vector<GroupId>& groups) {
   const std::vector<NodeId> now = nodes();
   if (now.empty()) return;
   std::map<NodeId, std::vector<GroupId>> added;
-  for (const GroupId group : groups) added[now[draft_shard(group, now)]].push_back(group);
+  for (const GroupId group : groups) added[home_of(group, now)].push_back(group);
   for (auto& [node, own] : added) give(node, std::move(own));
 }
 
@@ -72,7 +77,7 @@ void RolloutDrafts::send_owed() {
     const auto [node, group] = owed_.front();
     owed_.pop_front();
     const auto server = servers_.find(node);
-    if (server == servers_.end() || !groups_.contains(group) || now[draft_shard(group, now)] != node) continue;  // meanwhile
+    if (server == servers_.end() || !groups_.contains(group) || home_of(group, now) != node) continue;  // it was lost, dropped or moved meanwhile
     send_past(group, server->second);
     send_tokens(group, server->second);
   }
@@ -102,8 +107,7 @@ void RolloutDrafts::send_tokens(GroupId group, const DraftServerHandle& to) {
 
 void RolloutDrafts::drop(GroupId group) {
   if (groups_.erase(group) == 0 || servers_.empty()) return;
-  const std::vector<NodeId> now = nodes();
-  rt::post(servers_.at(now[draft_shard(group, now)]), DropGroup{group});
+  rt::post(servers_.at(home_of(group, nodes())), DropGroup{group});
 }
 
 void RolloutDrafts::drop_all() {
@@ -123,7 +127,7 @@ void RolloutDrafts::renew(int64_t now_us) {
   std::map<NodeId, UpdateCst> said;  // parts without tokens
   const auto tell = [&](NodeId node) { rt::post(servers_.at(node), std::exchange(said[node], {})); };
   for (const GroupId group : groups_) {
-    const NodeId node = now[draft_shard(group, now)];
+    const NodeId node = home_of(group, now);
     said[node].parts.push_back({group, 0, 0, {}});
     if (said[node].parts.size() >= config_.message_groups_max) tell(node);
   }

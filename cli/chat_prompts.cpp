@@ -140,8 +140,8 @@ Result<std::vector<int32_t>> prompt_ids_of(const PromptLine& line, const PromptM
   if (is_chat && makers.chat == nullptr)
     return fail(Code::kInvalidArgument, found, "messages need a chat template, and ", makers.model, " has none; give \"prompt\" instead");
   if (is_chat) {
-    SEER_RETURN_IF_ERROR(check_shape(line.chat, found));
-    return makers.chat->prompt(Json::parse(line.chat), found);
+    SEER_ASSIGN_OR_RETURN(const Json chat, field_value(line.chat, found));
+    return makers.chat->prompt(chat, found);
   }
   auto ids = makers.tokenizer->encode(line.prompt, {.add_special = true});
   if (!ids.ok()) return fail(Code::kInvalidArgument, found, ids.error().detail);

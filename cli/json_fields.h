@@ -22,7 +22,7 @@ using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::strin
 /// names, of which it goes through all for each one. Text that is not JSON may pass.
 Status check_shape(std::string_view json, const std::string& found);
 
-/// The value that a text of json_members() stands for. kInvalidArgument: see check_shape().
+/// Parses the text of a field, as json_members() returns it. Errors: those of check_shape().
 Result<Json> field_value(std::string_view text, const std::string& found);
 
 /// A value for a message; for a list or an object only the type, because its text may be long.

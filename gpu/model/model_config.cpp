@@ -195,7 +195,7 @@ void refuse_other_arithmetic(Fields& f, const ModelConfig& config) {
     if (name.ends_with("softcapping") && !changes_nothing(v, kAlwaysMatters))
       f.refuse(shortened(name).c_str(),
                cat("is ", Fields::shown(v), ": a model that computes with it is not supported"));
-  if (!f.flag_or("is_causal", true)) f.refuse("is_causal", "is false: a model whose tokens see those behind them is not supported");
+  if (!f.flag_or("is_causal", true)) f.refuse("is_causal", "is false: only causal models are supported");
   // A list of one flag per layer: 1 for those with rope.
   if (const Json* v = f.find("no_rope_layers"))
     if (!v->is_array() || !std::ranges::all_of(*v, [](const Json& flag) { return flag == 1; }))
