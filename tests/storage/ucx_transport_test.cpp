@@ -288,6 +288,41 @@ TEST_CASE("ucx transport: a fetch that waits behind others is not late while the
   for (uint32_t i = 0; i < 4; ++i) CHECK(f.has_pattern(i, pattern(i)));
 }
 
+TEST_CASE("ucx transport: a fetch whose answers are lost is late, though those of others from the same node come, and these are not") {
+  const Owner owner{.block_bytes = 4096};
+  // It answers two blocks, refuses two more, and says nothing to the rest of what it is asked for at once.
+  Fetcher lender(owner, {.shares_memory = false, .serve_blocks_max = 2}), f(owner, {.silent_us = 50'000});
+  const auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const uint32_t slot = *arena->take();
+  std::ranges::fill(arena->span(slot), std::byte{9});
+  const RemoteSlot from{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))};
+  CHECK(f.transport->open_peer(kNode, kEpoch, lender.transport->publish(kNode, kEpoch, arena)).ok());
+  std::vector<std::byte> bytes(8 * f.block_bytes);
+  std::vector<Fetch> fetches;
+  for (size_t i = 0; i < 8; ++i) fetches.push_back({from, std::span(bytes).subspan(i * f.block_bytes, f.block_bytes)});
+  Seen lossy;
+  CHECK(f.transport->fetch(fetches, 300'000, lossy.events()).ok());
+  auto done = lossy.done_promise.get_future();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  bool is_over = false;
+  while (!is_over && std::chrono::steady_clock::now() < until) {
+    CHECK(f.fetch({from}).statuses[0].ok());
+    is_over = done.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  REQUIRE(is_over);
+  const FetchResult result = done.get();
+  for (size_t i = 0; i < 8; ++i) {
+    CAPTURE(i);
+    if (i < 2)
+      CHECK(result.statuses[i].ok());
+    else if (i < 4)
+      CHECK(result.statuses[i].error().code == Code::kFull);
+    else
+      CHECK(result.statuses[i].error().detail == "transport: node 1 sent nothing within 300000 us");
+  }
+  for (int i = 0; i < 20; ++i) CHECK(f.fetch({from}).statuses[0].ok());
+}
+
 /// Starts to fetch slot 1 and sends the owner a signal after the first byte came. Empty: the whole block had come by then.
 std::optional<FetchResult> cut_off(Fetcher& f, Seen& seen, OtherProcess& other, int number, int64_t timeout_us) {
   std::ranges::fill(f.target(0), std::byte{0});
