@@ -52,7 +52,7 @@ copy_notices() {
   command -v dpkg >/dev/null || return 0
   mkdir "$to"
   # With /usr merged, a file is listed under the path of either folder.
-  for package in $(dpkg -S $(readlink -f "$@" | sed 'p;s,^/usr,,') 2>/dev/null | sed 's/[:,].*//' | sort -u); do
+  for package in $(readlink -f "$@" | sed 'p;s,^/usr,,' | xargs -d '\n' dpkg -S 2>/dev/null | sed 's/[:,].*//' | sort -u); do
     if [[ -f /usr/share/doc/$package/copyright ]]; then cp -L "/usr/share/doc/$package/copyright" "$to/$package"; fi
   done
 }
@@ -89,9 +89,12 @@ SCRIPT
 
 # Finds a fault that would show only on another machine: a library that is found here, but outside of the bundle.
 check_program() {
-  local tree=$1 program=$1/bin/seer from_elsewhere
+  local tree=$1 program=$1/bin/seer libraries from_elsewhere
   if [[ -f $tree/lib/seer ]]; then program=$tree/lib/seer; fi
-  from_elsewhere=$(env -i LD_LIBRARY_PATH="$tree/lib:$tree/lib/ucx" ldd "$program" "$tree"/lib/*.so* $(compgen -G "$tree/lib/ucx/*") |
+  shopt -s nullglob  # a build without UCX has no lib/ucx
+  libraries=("$tree"/lib/*.so* "$tree"/lib/ucx/*)
+  shopt -u nullglob
+  from_elsewhere=$(env -i LD_LIBRARY_PATH="$tree/lib:$tree/lib/ucx" ldd "$program" "${libraries[@]}" |
     sed -n 's/^\t\([^ ]*\) => \(.*\) (0x.*/\1 \2/p; s/^\t\([^ ]*\) => not found/\1 nowhere/p' |
     while read -r name path; do [[ $name =~ $c_library || $path == "$tree"/* ]] || echo "$name ($path)"; done | sort -u)
   [[ -z $from_elsewhere ]] || fail "these libraries would not come from the bundle: $from_elsewhere"
@@ -155,8 +158,8 @@ main() {
   mkdir -p "$tree/bin" "$tree/lib" "$tree/deploy"
   copy_program "$tree"
   local part
-  for part in cluster_nodes.sh local_cluster.sh netns_cluster.sh netns_network.sh ssh_cluster.sh ssh_host.sh make_certs.sh seer.toml \
-    client models examples sim systemd slurm grafana; do
+  for part in cluster_nodes.sh usable_cpus.sh local_cluster.sh netns_cluster.sh netns_network.sh ssh_cluster.sh ssh_host.sh make_certs.sh \
+    seer.toml client models examples sim systemd slurm grafana; do
     if [[ -e $root/deploy/$part ]]; then cp -R "$root/deploy/$part" "$tree/deploy/"; fi
   done
   mkdir -p "$tree/tests/integration"

@@ -16,6 +16,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=deploy/cluster_nodes.sh
 source "$root/deploy/cluster_nodes.sh"
+# shellcheck source=deploy/usable_cpus.sh
+source "$root/deploy/usable_cpus.sh"
 
 own_options=([--logs]=DIR [--seer]=FILE [--kv-nodes]=M [--via]=WORDS)
 
@@ -42,7 +44,7 @@ add_defaults() {
     local instances
     instances=$(value_of --instances) || instances=2
     if [[ $instances =~ ^[1-9][0-9]{0,3}$ ]]; then  # `seer node` reports any other value
-      local threads=$(($(nproc) / ((size - kv_nodes) * instances)))
+      local threads=$(($(usable_cpus) / ((size - kv_nodes) * instances)))
       node_options+=(--threads-per-instance $((threads > 0 ? threads : 1)))
     fi
   fi

@@ -27,8 +27,10 @@ mkdir -p "$results"
 prompts=$here/examples/scratchpad/prompts.jsonl
 # Instances and DRAM have little KV, so that requests move through the pool and some KV goes to disk and comes back.
 defaults=(--model "${models[0]%/}" --prompts "$prompts" --instances 2
-          --max-tokens 3072 --chunk-tokens 512 --kv-bytes 96MiB --dram-bytes 64MiB --cold-dir "$results/cold"
+          --max-tokens 3072 --chunk-tokens 512 --kv-bytes 96MiB --dram-bytes 64MiB
           --group-size 8 --out "$results/responses.jsonl" --report "$results/report.json")
+# A build without RocksDB keeps no KV on disk, and refuses the option.
+if ldd "$seer" | grep librocksdb >/dev/null; then defaults+=(--cold-dir "$results/cold"); fi
 
 # Sets `arguments`: the defaults that "$@" does not name, then "$@". An option may be given only once.
 merge() {

@@ -2,14 +2,19 @@
 # Installs from apt the packages that Seer needs to build and test, and only those that are missing. As root, or with sudo. Run
 # it as often as you like: if nothing is missing it does nothing, in a moment. With --tests also what tests need that are skipped
 # else: PyTorch, an ssh server, network namespaces and pip; where they cannot be had, these tests stay skipped.
+# Without apt-get it only prints what to install by other means.
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build ccache pkg-config python3
-  libcaf-dev librocksdb-dev libucx-dev libssl-dev openssl
+  g++ cmake ninja-build pkg-config python3
+  libcaf-dev libssl-dev openssl
   libboost-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev prometheus-cpp-dev
-  doctest-dev python3-zmq
+  libpcre2-dev libspdlog-dev
+  doctest-dev
+)
+# The build and its tests do without these where they are missing.
+optional_packages=(
+  ccache librocksdb-dev libucx-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev prometheus-cpp-dev python3-zmq
 )
 test_packages=(python3-torch iproute2 openssh-server openssh-client systemd python3-pip python3-setuptools python3-wheel)
 
@@ -25,8 +30,9 @@ main() {
   local wants_tests=0
   case ${1:-} in
     -h | --help)
-      sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "Packages: ${packages[*]}"
+      echo "Optional: ${optional_packages[*]}"
       echo "With --tests: ${test_packages[*]}"
       exit 0
       ;;
@@ -37,23 +43,28 @@ main() {
       ;;
   esac
   if ! command -v apt-get >/dev/null; then
-    echo "setup: this machine has no apt-get; install these packages by other means: ${packages[*]}" >&2
-    exit 1
+    # They may be there already: CMake names what the build misses.
+    if ((wants_tests)); then optional_packages+=("${test_packages[@]}"); fi
+    echo "setup: this machine has no apt-get; install by other means what is missing of ${packages[*]};" \
+      "optional: ${optional_packages[*]}" >&2
+    return
   fi
-  local missing missing_tests=()
+  local missing missing_optional missing_tests=()
   mapfile -t missing < <(missing_packages "${packages[@]}")
+  mapfile -t missing_optional < <(missing_packages "${optional_packages[@]}")
   if ((wants_tests)); then mapfile -t missing_tests < <(missing_packages "${test_packages[@]}"); fi
-  if ((${#missing[@]} + ${#missing_tests[@]} == 0)); then return; fi
+  local all_missing=("${missing[@]}" "${missing_optional[@]}" "${missing_tests[@]}")
+  if ((${#all_missing[@]} == 0)); then return; fi
 
   local as_root=()
   if ((EUID != 0)); then
     if ! command -v sudo >/dev/null; then
-      if ((${#missing[@]} == 0)); then
-        echo "setup: without root or sudo, tests that need these are skipped: ${missing_tests[*]}" >&2
-        return
+      if ((${#missing[@]} > 0)); then
+        echo "setup: missing ${all_missing[*]}; run deploy/setup.sh as root, or install sudo" >&2
+        exit 1
       fi
-      echo "setup: missing ${missing[*]} ${missing_tests[*]}; run deploy/setup.sh as root, or install sudo" >&2
-      exit 1
+      echo "setup: without root or sudo, the build and its tests do without ${all_missing[*]}" >&2
+      return
     fi
     as_root=(sudo)
     # Without a terminal nobody can type a password.
@@ -69,7 +80,7 @@ main() {
     if ((has_lists == 0)); then "${apt[@]}" update && has_lists=1; fi
     "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
   }
-  if ((${#missing[@]} > 0)); then install "${missing[@]}"; fi
+  if ((${#missing[@]} + ${#missing_optional[@]} > 0)); then install "${missing[@]}" "${missing_optional[@]}"; fi
   local package
   for package in "${missing_tests[@]}"; do
     install "$package" || echo "setup: $package cannot be installed: tests that need it are skipped" >&2

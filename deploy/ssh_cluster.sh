@@ -54,6 +54,8 @@ check_arguments() {
     ! has "$flag" || fail "$flag cannot be given: this script gives each host its own" 2
   done
   ! has --insecure || fail "--insecure cannot be given: each host gets a certificate" 2
+  # The COMMAND splits SEER_TLS, which names files there, at spaces.
+  [[ $ask != run || ! ${TMPDIR:-} =~ [[:space:]] ]] || fail "TMPDIR is \"$TMPDIR\": expected a folder without spaces in its name" 2
   # shellcheck disable=SC2206
   ssh=(${given[--ssh]:-ssh})
   command -v "${ssh[0]}" >/dev/null || fail "there is no program ${ssh[0]}: apt-get install openssh-client, or name another with --ssh"

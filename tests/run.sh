@@ -7,6 +7,8 @@
 # Further arguments go to ctest: tests/run.sh -R cli/
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=deploy/usable_cpus.sh
+source "$root/deploy/usable_cpus.sh"
 
 for argument in "$@"; do
   if [[ $argument == -h || $argument == --help ]]; then
@@ -28,4 +30,4 @@ done
 
 "$root/deploy/setup.sh" ${CI:+--tests}
 "$root/deploy/build.sh" "$preset" "${targets[@]}"
-ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" "${labels[@]}" "$@"
+ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error --parallel "$(usable_cpus)" "${labels[@]}" "$@"

@@ -78,13 +78,15 @@ done
 [[ $(sinfo -h -o "%t %D") == "idle 2" ]] || fail "Slurm did not start"
 
 rollout=(--model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl" --limit 4
-         --group-size 4 --max-tokens 128)
+         --group-size 4 --max-tokens 128 --weight-version 7)
 source "$root/tests/integration/exact_part.sh"
 "$seer" rollout "${rollout[@]}" --instances 1 --out "$work/alone.jsonl" >"$work/alone.log" 2>&1 || fail "seer rollout"
 export SEER=$seer SEER_PORT=$seer_port SEER_NODE_OPTIONS="--instances 1 --threads-per-instance 1 --dram-bytes 16MiB" SEER_LOGS=$work/logs
 job_on() { timeout 300 sbatch --wait --quiet --nodes="$1" --ntasks="$2" --output="$work/job-%j" "$root/deploy/slurm/seer.sbatch" "${@:3}"; }
 job() { job_on 1 3 "$@"; }
 job "${rollout[@]}" --out "$work/cluster.jsonl" --report "$work/report.json" || fail "the job: exit code $?"
+[[ $(grep -c '"weight_version":7,' "$work/cluster.jsonl") == 16 ]] || fail "not 16 responses of weight version 7"
+! grep 'warning: --weight-version' "$work"/job-* "$work"/logs/node-*.log || fail "--weight-version goes where it has no effect"
 diff <(exact_part "$work/alone.jsonl") <(exact_part "$work/cluster.jsonl") || fail "responses within a process (<) and of the job (>)"
 [[ $(grep -l ' has joined, with 1 instances' "$work"/logs/node-*.log | wc -l) == 2 ]] || fail "not two further nodes"
 # rows: how many nodes a job's table shows, each with host, address and a log that exists.
