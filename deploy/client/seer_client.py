@@ -5,7 +5,8 @@
             print(response.index, response.text, response.weight_version)
         client.update_weights("/shared/step-12", version=12)
 
-Client is for threads, AsyncClient for asyncio; they have the same methods. A Client may be used by many threads at once.
+Client is for threads, AsyncClient for asyncio; they have the same methods. A Client and its iterators may be used by many threads at
+once, an AsyncClient and its iterators by many tasks of one event loop: each response goes to one of those that iterate.
 Only the standard library is needed. Every error is a SeerError with one sentence, or a ValueError for wrong arguments.
 """
 import asyncio
@@ -13,6 +14,7 @@ import concurrent.futures
 import json
 import math
 import operator
+import re
 import threading
 import time
 import urllib.parse
@@ -21,11 +23,11 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from seer_http import (Answer, BadAnswer, CannotConnect, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed, TimedOut, Upload,
-                       WeightsRefused, WrongToken, error_of)
+from seer_http import (Answer, BadAnswer, CannotConnect, ClientUnusable, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed,
+                       TimedOut, Upload, WeightsRefused, WrongToken, error_of)
 
-__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ConnectionLost", "Load", "NotIdle", "Refused", "Response", "RolloutResponse",
-           "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
+__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ClientUnusable", "ConnectionLost", "Load", "NotIdle", "Refused", "Response",
+           "RolloutResponse", "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
 
 Prompt = Union[str, Sequence[int]]
 
@@ -37,6 +39,7 @@ SILENCE_S = 60.0      # without one, the connection is taken for lost
 RECONNECT_S = 600.0   # for the server to be there again
 RECONNECT_WAIT_S = 0.5
 ROLLOUTS = "/seer/v1/rollouts"
+ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")  # what the server takes; it goes into paths as it is
 WEIGHTS = "/seer/v1/weights"
 # Name and bytes of an element, by the names of safetensors and of torch, in lower case.
 DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "float16": ("F16", 2), "f32": ("F32", 4), "float32": ("F32", 4)}
@@ -99,23 +102,78 @@ class Load:
     kv_use_share: float    # 0..1
 
 
+def _dict_of(fields: Optional[Mapping[str, Any]], name: str) -> Dict[str, Any]:
+    if fields is not None and not isinstance(fields, Mapping):
+        raise ValueError(f"{name} is a {type(fields).__name__}: expected a dict")
+    return dict(fields or {})
+
+
+def _integer(value: Any, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {_shown(value)}: expected an integer") from None
+
+
+def _token_ids(given: Any, name: str) -> List[int]:
+    """Of a list, or of a tensor of any library whose elements are integers."""
+    tokens = list(_iterated(given, name, "token ids"))
+    ids: List[int] = []
+    try:
+        for token in tokens:
+            ids.append(operator.index(token))
+    except TypeError:
+        raise ValueError(f"{name}[{len(ids)}] is {_shown(tokens[len(ids)])}: expected a token id") from None
+    return ids
+
+
+def _version(version: Union[int, str]) -> Union[int, str]:
+    return version if isinstance(version, str) else _integer(version, "version")
+
+
+def _iterated(items: Any, name: str, expected: str) -> Iterator[Any]:
+    try:
+        return iter(items)
+    except TypeError:
+        raise ValueError(f"{name} is {_shown(items)}: expected {expected}") from None
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:200]
+
+
+def _json_of(fields: Mapping[str, Any], what: str) -> bytes:
+    """Errors: ValueError, with the name of the field that JSON cannot carry."""
+    try:
+        return json.dumps(fields, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        whole = error
+    for name, value in fields.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{what}: field {_shown(name)}: {error}") from None
+    raise ValueError(f"{what}: {whole}")  # a name that is no text
+
+
 def _generate_body(prompt: Optional[Prompt], input_ids: Optional[Sequence[int]], sampling: Optional[Mapping[str, Any]],
                    group_id: Optional[str], group_size: Optional[int], rid: Optional[str], priority: int, logprobs: bool, stream: bool) -> dict:
     if (prompt is None) == (input_ids is None):
         raise ValueError(f"{'neither prompt nor' if prompt is None else 'both prompt and'} input_ids: expected one of them")
     given = prompt if input_ids is None else input_ids
-    params = dict(sampling or {})
+    params = _dict_of(sampling, "sampling")
     if params.get("n", 1) != 1:
         raise ValueError(f"sampling: n is {params['n']}: expected 1, for more use generate_group")
     params.pop("n", None)
     for name in params:
         if name not in SAMPLING:
             raise ValueError(f"sampling: {name!r} is not known: expected one of {', '.join(sorted(SAMPLING))}")
+    _json_of(params, "sampling")
     body: Dict[str, Any] = {"sampling_params": params, "return_logprob": logprobs, "stream": stream}
     if isinstance(given, str):
         body["text"] = given
     else:
-        body["input_ids"] = [operator.index(token) for token in given]
+        body["input_ids"] = _token_ids(given, "prompt" if input_ids is None else "input_ids")
     for name, value in (("group_id", group_id), ("group_size", group_size), ("rid", rid), ("priority", priority or None)):
         if value is not None:
             body[name] = value
@@ -144,19 +202,39 @@ def _checked(answer: Answer) -> Answer:
     return answer
 
 
+def _updated(answer: Answer) -> Answer:
+    """The answer to new weights."""
+    if answer.status in (400, 408, 409, 413):
+        raise WeightsRefused(str(error_of(answer)), answer.status)
+    return _checked(answer)
+
+
 def _update_mode(mode: str) -> str:
     if mode not in ("abort", "retract", "drain"):
         raise ValueError(f"mode is {mode!r}: expected 'abort', 'retract' or 'drain'")
     return mode
 
 
-def _safetensors_of(name: str, dtype: Any, shape: Sequence[int], data: Any) -> List[Any]:
-    """A safetensors file with this tensor alone: its head, and the data as it is."""
+def _safetensors_of(tensor: Any, number: int) -> List[Any]:
+    """A safetensors file with this tensor alone: its head, and the data as it is. `number` is for errors."""
+    try:
+        name, dtype, shape, data = tensor
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"tensor {number} is a {type(tensor).__name__}: expected (name, dtype, shape, data): {error}") from None
+    if not isinstance(name, str):
+        raise ValueError(f"tensor {number}: name is {_shown(name)}: expected text")
     spelt = str(dtype).rpartition(".")[2]  # of torch.bfloat16
     known = DTYPES.get(spelt.lower())
     if known is None:
         raise ValueError(f"tensor {name}: dtype is {spelt!r}: expected one of {', '.join(sorted(DTYPES))}")
-    sizes, view = [operator.index(size) for size in shape], memoryview(data).cast("B")
+    try:
+        sizes = [operator.index(size) for size in shape]
+    except TypeError:
+        raise ValueError(f"tensor {name}: shape is {_shown(shape)}: expected integers") from None
+    try:
+        view = memoryview(data).cast("B")
+    except (TypeError, ValueError, BufferError) as error:
+        raise ValueError(f"tensor {name}: data is a {type(data).__name__}: expected a contiguous buffer: {error}") from None
     expected = math.prod(sizes) * known[1]
     if view.nbytes != expected:
         raise ValueError(f"tensor {name}: {view.nbytes} bytes: expected {expected} for shape {sizes} of {known[0]}")
@@ -183,42 +261,85 @@ def _responses_of(line: Dict[str, Any]) -> List[Dict[str, Any]]:
     return [{"seq": first + i, **response} for i, response in enumerate(line["responses"])]
 
 
+def _line_of(group: Any, number: int) -> bytes:
+    if not isinstance(group, Mapping):
+        raise ValueError(f"group {number} is a {type(group).__name__}: expected a dict with the fields of a prompt line")
+    fields = dict(group)
+    if fields.get("prompt_ids") is not None:
+        fields["prompt_ids"] = _token_ids(fields["prompt_ids"], f"group {number}: prompt_ids")
+    return _json_of(fields, f"group {number}")
+
+
 def _lines_of(groups: Sequence[Mapping[str, Any]]) -> List[bytes]:
-    return [json.dumps(dict(group)).encode() for group in groups]
+    return [_line_of(group, number) for number, group in enumerate(_iterated(groups, "groups", "a list of dicts"))]
+
+
+def _rollout_id(text: Any) -> str:
+    if not isinstance(text, str) or ROLLOUT_ID.fullmatch(text) is None:
+        raise ValueError(f"rollout_id is {_shown(text)}: expected 1 to 128 letters, digits, dots, dashes and underscores")
+    return text
 
 
 async def _each(items):
+    """Of an iterable or an asynchronous one."""
     if hasattr(items, "__aiter__"):
         async for item in items:
             yield item
     else:
-        for item in items:
+        for item in _iterated(items, "tensors", "(name, dtype, shape, data) of each"):
             yield item
 
 
-class AsyncRollout:
+class _AsyncSteps:
+    """What an asynchronous generator yields, for any number of tasks: each item goes to one of them. aclose() ends it, and with it the step
+    that is under way."""
+
+    def __init__(self, generator):
+        self._generator, self._stepping = generator, asyncio.Lock()  # a generator takes one step at a time
+        self._step: Optional[asyncio.Future] = None
+        self._is_closed = False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        async with self._stepping:
+            if self._is_closed:
+                raise StopAsyncIteration
+            step = self._step = asyncio.ensure_future(self._generator.__anext__())
+            try:
+                await asyncio.wait([step])
+            except BaseException:
+                step.cancel()
+                await asyncio.gather(step, return_exceptions=True)
+                raise
+            if self._is_closed and step.cancelled():
+                raise StopAsyncIteration
+            return step.result()
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        if self._step is not None:
+            self._step.cancel()
+        async with self._stepping:
+            await self._generator.aclose()
+
+
+class AsyncRollout(_AsyncSteps):
     """A rollout on the server, and an iterator over its responses. It goes on whoever is connected: a connection that is lost is made
     again, and the stream goes on after the last response that was given, also after the server was started again with its journal.
-    aclose() only ends the stream."""
+    aclose() only ends the stream. The first step, or the first of the other methods, makes the rollout on the server."""
 
     def __init__(self, client: "AsyncClient", rollout_id: str, body: Optional[bytes], groups: Optional[int], from_seq: Optional[int],
                  reconnect_s: float):
+        super().__init__(self._run())
         self.rollout_id = rollout_id
         self.seq = 0 if from_seq is None else from_seq - 1   # of the last response that was given
         self.summary: Optional[Dict[str, Any]] = None        # the server's figures, once all responses were given
-        self._client, self._body, self._from_seq = client, body, from_seq
+        self._client, self._from_seq = client, from_seq
+        self._body = body                                    # of the request that makes the rollout; None: it is there
         self._groups, self._adding = groups, asyncio.Lock()  # groups so far; None: to be asked for
         self._reconnect_s = reconnect_s
-        self._steps = self._run()
-
-    def __aiter__(self) -> "AsyncRollout":
-        return self
-
-    async def __anext__(self) -> RolloutResponse:
-        return await self._steps.__anext__()
-
-    async def aclose(self) -> None:
-        await self._steps.aclose()
 
     async def add(self, groups: Sequence[Mapping[str, Any]]) -> int:
         """More groups for a rollout that is open. Returns the number of the first one. Sent again where the connection is lost: the
@@ -242,7 +363,7 @@ class AsyncRollout:
 
     async def acknowledge(self, seq: Optional[int] = None) -> None:
         """The server may forget the responses up to this one; None: all that were given."""
-        await self._call("POST", "/ack", {"seq": self.seq if seq is None else seq})
+        await self._call("POST", "/ack", {"seq": self.seq if seq is None else _integer(seq, "seq")})
 
     async def progress(self) -> Dict[str, Any]:
         return await self._call("GET", "/progress")
@@ -252,20 +373,36 @@ class AsyncRollout:
         await self._call("DELETE", "?on_cancel=return_partial" if return_partial else "")
 
     async def _call(self, method: str, path: str, body=None) -> Dict[str, Any]:
+        if self._body is not None:
+            await self._begin()
         return _checked(await self._client._control(method, f"{ROLLOUTS}/{self.rollout_id}{path}", body)).json()
 
+    async def _begin(self) -> None:
+        """Makes the rollout, and leaves its stream for later. The server takes the same request twice, so a step may do so meanwhile."""
+        accepted = self._pieces(CONTROL_S, is_control=True)
+        try:
+            await accepted.__anext__()
+            self._body = None
+        except StopAsyncIteration:
+            raise ConnectionLost("the connection ended before the rollout was accepted") from None
+        finally:
+            await accepted.aclose()
+
+    def _pieces(self, timeout_s: float, is_control: bool) -> AsyncIterator[bytes]:
+        """Lines of the stream, from the first response that was not given."""
+        method, path = ("GET", f"{ROLLOUTS}/{self.rollout_id}") if self._body is None else ("POST", ROLLOUTS)
+        from_seq = self.seq + 1 if self.seq > 0 else self._from_seq
+        path += f"?progress_s={PROGRESS_S}" + (f"&from_seq={from_seq}" if from_seq is not None else "")
+        return self._client._http.pieces(method, path, self._body, "application/x-ndjson", b"\n", timeout_s=timeout_s, is_control=is_control)
+
     async def _run(self) -> AsyncIterator[RolloutResponse]:
-        method, path, body = "POST", f"{ROLLOUTS}?progress_s={PROGRESS_S}", self._body
-        attach = f"{ROLLOUTS}/{self.rollout_id}?progress_s={PROGRESS_S}"
-        if body is None:
-            method, path = "GET", attach if self._from_seq is None else f"{attach}&from_seq={self._from_seq}"
         lost_s: Optional[float] = None  # when the connection was lost; None: it is there
         while True:
-            pieces = self._client._http.pieces(method, path, body, "application/x-ndjson", b"\n", timeout_s=SILENCE_S)
+            pieces = self._pieces(SILENCE_S, is_control=False)
             try:
                 async for data in pieces:
                     line = Answer(200, data).json()
-                    lost_s = None
+                    lost_s = self._body = None
                     if "seq" in line:
                         for response in _responses_of(line):
                             self.seq = response["seq"]
@@ -275,10 +412,6 @@ class AsyncRollout:
                         return
                     elif line.get("type") == "error":
                         raise ServerFailed(line.get("message", "the server gave no reason"), 500)
-                    if self.seq > 0:
-                        method, path, body = "GET", f"{attach}&from_seq={self.seq + 1}", None
-                    elif method == "POST":
-                        method, path, body = "GET", attach, None
                 error: SeerError = ConnectionLost("the stream ended before the rollout did")
             except (CannotConnect, ConnectionLost, TimedOut) as lost:
                 error = lost
@@ -297,7 +430,7 @@ class AsyncGroup:
     def __init__(self, requests):
         self._done: asyncio.Queue = asyncio.Queue()
         self._tasks = [asyncio.ensure_future(request) for request in requests]
-        self._left = len(self._tasks)
+        self._left, self._taking = len(self._tasks), asyncio.Lock()  # one waits at a time: none waits for more than are left
         for task in self._tasks:
             task.add_done_callback(self._done.put_nowait)
 
@@ -305,15 +438,16 @@ class AsyncGroup:
         return self
 
     async def __anext__(self) -> Response:
-        if self._left == 0:
-            raise StopAsyncIteration
-        try:
-            task = await self._done.get()
-            self._left -= 1
-            return task.result()
-        except BaseException:
-            await self.close()
-            raise
+        async with self._taking:
+            try:
+                task = await self._done.get() if self._left > 0 else None
+                if self._left > 0:  # else it was closed meanwhile
+                    self._left -= 1
+                    return task.result()
+            except BaseException:
+                await self.close()
+                raise
+        raise StopAsyncIteration
 
     async def close(self) -> None:
         self._left = 0
@@ -349,11 +483,14 @@ class AsyncClient:
         answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
         return _response_of(answer.json(), index, logprobs)
 
-    async def stream(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
-                     sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
-                     rid: Optional[str] = None, priority: int = 0, logprobs: bool = True) -> AsyncIterator[Response]:
+    def stream(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
+               sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
+               rid: Optional[str] = None, priority: int = 0, logprobs: bool = True) -> AsyncIterator[Response]:
         """The response as it grows: each one has all tokens so far, and the last one a finish_reason."""
         body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, True)
+        return _AsyncSteps(self._stream(body, logprobs))
+
+    async def _stream(self, body: dict, logprobs: bool) -> AsyncIterator[Response]:
         last = None
         events = self._http.events("/generate", body, timeout_s=self._timeout_s)
         try:
@@ -375,12 +512,15 @@ class AsyncClient:
                        logprobs: bool = True) -> AsyncGroup:
         """n responses for one prompt, sent at once and as one group. `sampling_seed` is that of index 0; the next has that plus 1.
         abort(rid) ends the group; without a rid, its group_id is used."""
+        n = _integer(n, "n")
         if not 1 <= n <= GROUP_MAX:
             raise ValueError(f"n is {n}: expected 1 to {GROUP_MAX}")
         group_id = uuid.uuid4().hex if group_id is None else group_id
-        params = dict(sampling or {})
+        params = _dict_of(sampling, "sampling")
         first_seed = params.get("sampling_seed")
-        prompt = prompt if prompt is None or isinstance(prompt, str) else list(prompt)
+        if first_seed is not None:
+            first_seed = _integer(first_seed, "sampling: sampling_seed")
+        prompt = prompt if prompt is None or isinstance(prompt, str) else _token_ids(prompt, "prompt")
         bodies = []
         for index in range(n):
             if first_seed is not None:
@@ -397,26 +537,29 @@ class AsyncClient:
                 open: bool = False, stop_when: Optional[Mapping[str, int]] = None, expect_weight_version: Union[int, str, None] = None,
                 stream: str = "sample", reconnect_s: float = RECONNECT_S) -> AsyncRollout:
         """A rollout of these groups, each with the fields of a prompt line of `seer rollout`; `n` and `sampling` are for groups that do
-        not say. Iterate over it to start it. With stream="group" the responses of a group come one after the other, once all are there. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
-        "deadline_s") it ends when so many are whole; the others are answered with the tokens they have. Another process that asks for the same groups with
-        the same rollout_id gets the responses of the rollout that is there."""
-        rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else rollout_id
-        defaults = dict(sampling or {})
+        not say. Iterating over it starts it, and so does each of its methods. With stream="group" the responses of a group come one after
+        the other, once all are there. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
+        "deadline_s") it ends when so many are whole; the others are answered with the tokens they have. Another process that asks for
+        the same groups with the same rollout_id gets the responses of the rollout that is there."""
+        rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else _rollout_id(rollout_id)
+        defaults = _dict_of(sampling, "sampling")
+        _json_of(defaults, "sampling")
         if n is not None:
-            defaults["n"] = n
+            defaults["n"] = _integer(n, "n")
         first: Dict[str, Any] = {"rollout_id": rollout_id, "defaults": defaults, "open": open}
-        for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", dict(stop_when) if stop_when else None),
+        for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", _dict_of(stop_when, "stop_when") or None),
                             ("expect_weight_version", expect_weight_version),
                             ("logprobs", None if logprobs == "processed" else logprobs),
                             ("stream", None if stream == "sample" else stream)):
             if value is not None:
                 first[name] = value
         lines = _lines_of(groups)
-        return AsyncRollout(self, rollout_id, b"\n".join([json.dumps(first).encode(), *lines]), len(lines), None, reconnect_s)
+        return AsyncRollout(self, rollout_id, b"\n".join([_json_of(first, "the rollout"), *lines]), len(lines), None, reconnect_s)
 
     def attach(self, rollout_id: str, from_seq: Optional[int] = None, *, reconnect_s: float = RECONNECT_S) -> AsyncRollout:
         """A rollout that is there, from this response on; None: from the first that was not acknowledged."""
-        return AsyncRollout(self, rollout_id, None, None, from_seq, reconnect_s)
+        from_seq = None if from_seq is None else _integer(from_seq, "from_seq")
+        return AsyncRollout(self, _rollout_id(rollout_id), None, None, from_seq, reconnect_s)
 
     # ---- control -----------------------------------------------------------------------------------------------------------------
 
@@ -430,11 +573,9 @@ class AsyncClient:
         """
         body = {"model_path": str(folder), "mode": _update_mode(mode)}
         if version is not None:
-            body["weight_version"] = version if isinstance(version, str) else operator.index(version)
+            body["weight_version"] = _version(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
-        if answer.status == 400:
-            raise WeightsRefused(str(error_of(answer)), 400)
-        if _checked(answer).json().get("success") is not True:
+        if _updated(answer).json().get("success") is not True:
             raise BadAnswer(f"expected \"success\": true, found {answer.body[:200]!r}")
         return await self.weight_version()
 
@@ -450,9 +591,11 @@ class AsyncClient:
         """
         upload = await self._begin_upload(version, name, mode, silence_s)
         try:
+            number = 0
             async for tensor in _each(tensors):
-                if not await self._send_tensor(upload, tensor):
+                if not await self._send_tensor(upload, tensor, number):
                     break
+                number += 1
             return await self._end_upload(upload)
         finally:
             await upload.close()
@@ -460,20 +603,17 @@ class AsyncClient:
     async def _begin_upload(self, version: Union[int, str, None], name: Optional[str], mode: str, silence_s: Optional[int]) -> Upload:
         if version is not None and name is not None:
             raise ValueError("both version and name: expected one of them")
-        given = {"version": version, "name": name, "silence_s": silence_s}
+        given = {"version": None if version is None else _version(version), "name": name, "silence_s": silence_s}
         query = {"mode": _update_mode(mode), **{key: str(value) for key, value in given.items() if value is not None}}
         return await self._http.upload(f"{WEIGHTS}?{urllib.parse.urlencode(query)}", part_s=CONTROL_S)
 
-    async def _send_tensor(self, upload: Upload, tensor) -> bool:
+    async def _send_tensor(self, upload: Upload, tensor: Any, number: int) -> bool:
         """False: the server has refused."""
-        head, data = _safetensors_of(*tensor)
+        head, data = _safetensors_of(tensor, number)
         return await upload.send(head) and await upload.send(data)
 
     async def _end_upload(self, upload: Upload) -> str:
-        answer = await upload.finish(WEIGHTS_S)
-        if answer.status in (400, 409, 413):
-            raise WeightsRefused(str(error_of(answer)), answer.status)
-        return _checked(answer).json()["weight_version"]
+        return _updated(await upload.finish(WEIGHTS_S)).json()["weight_version"]
 
     async def weight_version(self) -> str:
         return _checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
@@ -614,7 +754,9 @@ class Client:
     def generate(self, prompt: Optional[Prompt] = None, *, stream: bool = False, **fields):
         """One Response; with stream=True an iterator over it as it grows. See AsyncClient.generate and stream."""
         if stream:
-            return _Steps(self, self._async.stream(prompt, **fields))
+            async def start():
+                return self._async.stream(prompt, **fields)
+            return _Steps(self, self._run(start()))
         return self._run(self._async.generate(prompt, **fields))
 
     def generate_group(self, prompt: Optional[Prompt] = None, n: int = 1, **fields) -> Iterator[Response]:
@@ -642,8 +784,8 @@ class Client:
         """See AsyncClient.update_weights_from_tensors. The tensors are asked for in the calling thread, one after the other."""
         upload = self._run(self._async._begin_upload(version, name, mode, silence_s))
         try:
-            for tensor in tensors:
-                if not self._run(self._async._send_tensor(upload, tensor)):
+            for number, tensor in enumerate(_iterated(tensors, "tensors", "(name, dtype, shape, data) of each")):
+                if not self._run(self._async._send_tensor(upload, tensor, number)):
                     break
             return self._run(self._async._end_upload(upload))
         finally:
@@ -702,7 +844,7 @@ class Client:
         with self._lock:
             if self._is_closed or not self._thread.is_alive():
                 work.close()
-                raise RuntimeError("this client was closed" if self._is_closed else "this client belongs to another process: make one for each")
+                raise ClientUnusable("this client was closed" if self._is_closed else "this client belongs to another process: make one for each")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

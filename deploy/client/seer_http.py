@@ -43,6 +43,10 @@ class TimedOut(SeerError):
     """There was no answer in time."""
 
 
+class ClientUnusable(SeerError):
+    """This client was closed, or belongs to another event loop or process."""
+
+
 class BadAnswer(SeerError):
     """What came back is not what `seer serve` answers."""
 
@@ -64,7 +68,8 @@ class NotIdle(Refused):
 
 
 class WeightsRefused(Refused):
-    """The weights were not updated; the server goes on with those that it had."""
+    """The weights were not updated; the server goes on with those that it had. `status`: 409 if another update was under way, 408 if the
+    next tensor took too long, 400 or 413 if the weights or the request are wrong."""
 
 
 class ServerFailed(SeerError):
@@ -183,10 +188,11 @@ class Upload:
         self._undrained_bytes = 0
         # drain() waits until nothing is left, since the connection may keep views of what it is given.
         connection.writer.transport.set_write_buffer_limits(high=1, low=0)
-        self._head = asyncio.ensure_future(connection.read_head())  # the server may refuse before the body ends
+        self._answer = asyncio.ensure_future(self._read_answer())  # the server may refuse before the body ends
 
     async def send(self, part) -> bool:
         """Any bytes, which the caller may change afterwards. False: the server has answered already, so finish() is next."""
+        await self._look()
         view = memoryview(part).cast("B")
         size = b"%x\r\n" % view.nbytes
         if 0 < view.nbytes <= COPY_BYTES:  # an empty chunk would end the body
@@ -200,22 +206,27 @@ class Upload:
                 self._write(view[begin:begin + WRITE_BYTES])
             self._write(b"\r\n")
             await self._drain()
-        return not self._head.done()
+        return not self._answer.done()
 
     async def finish(self, timeout_s: float) -> Answer:
         """Ends the body: from here on the server acts on it."""
+        await self._look()
         self._write(b"0\r\n\r\n")
         await self._drain()
-        return await Http._in_time(self._answer(), timeout_s, self._what)
+        return await Http._in_time(self._answer, timeout_s, self._what)
 
     async def close(self) -> None:
-        self._head.cancel()
-        with contextlib.suppress(asyncio.CancelledError, SeerError, _NothingAnswered):
-            await self._head
+        self._answer.cancel()
+        with contextlib.suppress(asyncio.CancelledError, SeerError):
+            await self._answer
         self._connection.close()
 
+    async def _look(self) -> None:
+        """Reads an answer that came while the caller made the next part: a write to a connection that has ended would lose it."""
+        await asyncio.wait([self._answer], timeout=0)
+
     def _write(self, data) -> None:
-        if not self._head.done():
+        if not self._answer.done():
             self._connection.writer.write(data)
             self._undrained_bytes += len(data)
 
@@ -224,9 +235,9 @@ class Upload:
         with contextlib.suppress(ConnectionError):  # an answer may be there to be read all the same
             await Http._in_time(self._connection.writer.drain(), self._part_s, self._what)
 
-    async def _answer(self) -> Answer:
+    async def _read_answer(self) -> Answer:
         try:
-            status, headers = await self._head
+            status, headers = await self._connection.read_head()
         except _NothingAnswered as error:
             raise ConnectionLost(f"{self._what}: {error} before it answered") from None
         return Answer(status, b"".join([part async for part in self._connection.read_body(headers)]))
@@ -262,6 +273,14 @@ def parse_address(text: str, wants_tls: bool) -> Address:
     return Address(host, port, parts.scheme == "https" or wants_tls)
 
 
+def _trusting(tls_ca: Optional[str]) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=tls_ca)
+    except (OSError, TypeError) as error:  # ssl.SSLError is an OSError
+        reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else error
+        raise ValueError(f"tls_ca {tls_ca!r}: expected a PEM file with certificates: {reason}") from None
+
+
 def _let_go(connecting: "asyncio.Future[_Connection]") -> None:
     """Of a connection that nobody waits for."""
     if not connecting.cancelled() and connecting.exception() is None:
@@ -278,7 +297,7 @@ class Http:
             raise ValueError("the token is empty or has characters that HTTP cannot carry")
         self.address = parse_address(address, tls_ca is not None)
         self._token = token.strip() if token is not None else None
-        self._tls = ssl.create_default_context(cafile=tls_ca) if self.address.is_tls else None
+        self._tls = _trusting(tls_ca) if self.address.is_tls else None
         self._connections_max, self._retries = connections_max, retries
         self._idle: List[_Connection] = []
         self._loop: Optional[asyncio.AbstractEventLoop] = None
@@ -303,10 +322,11 @@ class Http:
         finally:
             await events.aclose()
 
-    async def pieces(self, method: str, path: str, body, kind: str, end: bytes, *, timeout_s: float) -> AsyncIterator[bytes]:
+    async def pieces(self, method: str, path: str, body, kind: str, end: bytes, *, timeout_s: float,
+                     is_control: bool = False) -> AsyncIterator[bytes]:
         """The pieces of the stream of this content type that a request answers with, each of which ends so. `timeout_s` is for one piece."""
         what = f"{method} {path}"
-        async with self._slot(False), contextlib.AsyncExitStack() as stack:
+        async with self._slot(is_control), contextlib.AsyncExitStack() as stack:
             asked = stack.enter_async_context(self._asked(method, path, body, True))
             connection, status, headers = await self._in_time(asked, timeout_s, what)
             parts = connection.read_body(headers)
@@ -356,7 +376,7 @@ class Http:
             self._slots = asyncio.Semaphore(self._connections_max)
             self._control_slots = asyncio.Semaphore(CONTROL_SLOTS)
         if self._loop is not asyncio.get_running_loop():
-            raise RuntimeError("this client belongs to another event loop: make one for each")
+            raise ClientUnusable("this client belongs to another event loop: make one for each")
         return self._control_slots if is_control else self._slots
 
     @staticmethod
@@ -381,7 +401,10 @@ class Http:
                 connection.close()
 
     def _request_bytes(self, method: str, path: str, body) -> bytes:
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        try:
+            data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{method} {path}: {error}") from None
         fields = [f"Content-Length: {len(data)}"]
         if data:
             fields.append("Content-Type: application/json")
@@ -421,7 +444,7 @@ class Http:
 
     async def _connection(self, is_new: bool) -> _Connection:
         if self._is_closed:
-            raise CannotConnect(f"{self.address}: this client was closed")
+            raise ClientUnusable("this client was closed")
         while self._idle and not is_new:
             connection = self._idle.pop()
             if connection.is_usable():

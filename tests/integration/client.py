@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests deploy/client with a real `seer serve`: every method, groups, streams, errors, lost connections. trainers.py has its adapters.
 usage: client.py SEER_PROGRAM"""
-import asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, unittest
+import array, asyncio, concurrent.futures, contextlib, importlib.util, json, os, shutil, socket, subprocess, sys, tempfile, threading, unittest
 
 from served import LONG, MODEL, ROOT, Served, ServedCase
 
@@ -71,6 +71,45 @@ class Proxy:
         self.pool.shutdown()
 
 
+class Refusing:
+    """Answers each request with one refusal, as soon as what it has sent ends so, and ends the connection."""
+
+    def __init__(self, status, answer, after=b"\r\n\r\n"):
+        body = json.dumps(answer).encode()
+        self.answer = b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+        self.after, self.has_answered = after, threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.accept)
+        self.thread.start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                with client, contextlib.suppress(ConnectionError):
+                    came = b""
+                    while self.after not in came:
+                        came += client.recv(65536)
+                    client.sendall(self.answer)
+                self.has_answered.set()
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+class Token:
+    """As an element of a tensor."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
 class ServedTest(ServedCase):
     """A server and a client for the tests of a class."""
 
@@ -137,10 +176,10 @@ class EndsTest(ServedTest):
                 while True:
                     try:
                         client.generate([2, 3, 4], sampling=SHORT)
+                    except seer_client.ClientUnusable as closed:
+                        return str(closed)
                     except SeerError:
                         pass
-                    except RuntimeError as closed:
-                        return str(closed)
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 ends = [pool.submit(work) for _ in range(8)]
                 threading.Event().wait(0.1)
@@ -152,10 +191,51 @@ class EndsTest(ServedTest):
         if child == 0:
             try:
                 self.client.health()
-            except RuntimeError as error:
+            except seer_client.ClientUnusable as error:
                 os._exit(0 if "belongs to another process" in str(error) else 1)
             os._exit(2)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_a_client_that_cannot_be_used_any_more_says_why(self):
+        address = f"127.0.0.1:{self.served.port}"
+        closed, client = Client(address), AsyncClient(address)
+        closed.close()
+        for call in (closed.health, lambda: closed.generate([2]), lambda: closed.generate([2], stream=True), lambda: closed.rollout([])):
+            self.assertSays(seer_client.ClientUnusable, "this client was closed", call)
+        own_loop = asyncio.new_event_loop()
+        self.addCleanup(own_loop.close)
+        self.assertTrue(own_loop.run_until_complete(client.health()))
+
+        async def use_elsewhere():
+            rollout = client.rollout([{"prompt_ids": [2]}])
+            for call in (client.health, lambda: client.generate([2]), rollout.progress, rollout.__anext__, client.generate_group([2], 2).__anext__):
+                with self.assertRaises(seer_client.ClientUnusable) as raised:
+                    await call()
+                self.assertIn("this client belongs to another event loop", str(raised.exception))
+        asyncio.run(use_elsewhere())
+        own_loop.run_until_complete(client.close())
+
+        async def use_closed():
+            client = AsyncClient(address)
+            await client.close()
+            for call in (client.health, client.rollout([{"prompt_ids": [2]}]).__anext__):
+                with self.assertRaises(seer_client.ClientUnusable) as raised:
+                    await call()
+                self.assertEqual(str(raised.exception), "this client was closed")
+        asyncio.run(use_closed())
+
+    def test_closing_an_iterator_ends_a_step_of_another_thread(self):
+        with concurrent.futures.ThreadPoolExecutor(3) as pool, Client(f"127.0.0.1:{self.served.port}") as client:
+            stream = client.generate([2, 3, 4], sampling=LONG, stream=True)
+            group = client.generate_group([2, 3, 4], 2, sampling=LONG)
+            rollout = client.rollout([], open=True, rollout_id="waits")
+            steps = [pool.submit(list, responses) for responses in (stream, group, rollout)]
+            wait_until(self.client, lambda load: load.running == 3 and any_rollout(self.served, "waits"))
+            for responses in (rollout, group, stream):
+                responses.close()
+            self.assertEqual([step.result(timeout=30) for step in steps[1:]], [[], []])
+            self.assertLess(len(steps[0].result(timeout=30)[-1].tokens), LONG["max_new_tokens"])
+        wait_until(self.client, is_idle)
 
 
 class ResponsesTest(ServedTest):
@@ -242,8 +322,7 @@ class ResponsesTest(ServedTest):
             client.close()
             self.assertIsInstance(asked.exception(), seer_client.ConnectionLost)
         wait_until(self.client, is_idle)
-        with self.assertRaises(RuntimeError):
-            client.health()
+        self.assertSays(seer_client.ClientUnusable, "this client was closed", client.health)
 
     def test_asyncio_callers_have_the_same_methods(self):
         async def run():
@@ -277,6 +356,27 @@ class ResponsesTest(ServedTest):
             ("sampling: 'max_token' is not known", lambda: client.generate("a", sampling={"max_token": 3})),
             ("sampling: n is 4", lambda: client.generate("a", sampling={"n": 4})),
             ("n is 0: expected 1", lambda: client.generate_group("a", 0)),
+            ("n is '3': expected an integer", lambda: client.generate_group("a", "3")),
+            ("prompt[1] is 1.5: expected a token id", lambda: client.generate([3, 1.5])),
+            ("input_ids[0] is 'a': expected a token id", lambda: client.generate(input_ids=["a"])),
+            ("prompt[0] is 1.5: expected a token id", lambda: client.generate([1.5], stream=True)),
+            ("prompt[0] is 1.5: expected a token id", lambda: client.generate_group([1.5], 2)),
+            ("prompt is 7: expected token ids", lambda: client.generate(7)),
+            ("sampling is a list: expected a dict", lambda: client.generate("a", sampling=["temperature"])),
+            ("sampling: field 'temperature': Out of range float", lambda: client.generate("a", sampling={"temperature": float("nan")})),
+            ("sampling: field 'stop': Object of type Token", lambda: client.generate_group("a", 2, sampling={"stop": Token(1)})),
+            ("sampling: sampling_seed is 'x': expected an integer", lambda: client.generate_group("a", 2, sampling={"sampling_seed": "x"})),
+            ("POST /generate: Object of type Token is not JSON", lambda: client.generate("a", rid=Token(1))),
+            ("POST /abort_request: Object of type Token is not JSON", lambda: client.abort(Token(1))),
+            ("version is 1.5: expected an integer", lambda: client.update_weights(MODEL, 1.5)),
+            ("version is 1.5: expected an integer", lambda: client.update_weights_from_tensors([], 1.5)),
+            ("tensors is 3: expected (name, dtype, shape, data) of each", lambda: client.update_weights_from_tensors(3)),
+            ("tensor 1 is a tuple: expected (name, dtype, shape, data)",
+             lambda: client.update_weights_from_tensors([("a", "F32", [1], bytes(4)), ("b", "F32", [1])])),
+            ("tensor 0: name is 1: expected text", lambda: client.update_weights_from_tensors([(1, "F32", [1], bytes(4))])),
+            ("tensor a: shape is 1: expected integers", lambda: client.update_weights_from_tensors([("a", "F32", 1, bytes(4))])),
+            ("tensor a: shape is [1.5]: expected integers", lambda: client.update_weights_from_tensors([("a", "F32", [1.5], bytes(4))])),
+            ("tensor a: data is a list: expected a contiguous buffer", lambda: client.update_weights_from_tensors([("a", "F32", [1], [0.0])])),
             ("mode is 'keep': expected 'abort', 'retract' or 'drain'", lambda: client.update_weights(MODEL, mode="keep")),
             ("neither rid nor all", lambda: client.abort()),
             ("neither rid nor all", lambda: client.abort("")),
@@ -286,9 +386,49 @@ class ResponsesTest(ServedTest):
             ("address 'a:1/b'", lambda: Client("a:1/b")),
             ("connections_max is 0", lambda: Client("a:1", connections_max=0)),
             ("the token is empty", lambda: Client("a:1", "x\r\ny")),
+            ("tls_ca 'nope.pem': expected a PEM file with certificates: No such file", lambda: Client("a:1", tls_ca="nope.pem")),
+            (f"tls_ca {__file__!r}: expected a PEM file with certificates: ", lambda: Client("a:1", tls_ca=__file__)),
+            ("tls_ca 7: expected a PEM file with certificates: ", lambda: Client("a:1", tls_ca=7)),
         ]:
             with self.subTest(sentence=sentence):
                 self.assertSays(ValueError, sentence, call)
+
+    def test_a_prompt_may_be_a_tensor(self):
+        right = self.client.generate([2, 3, 4], sampling=SHORT).tokens
+        for ids in (array.array("i", [2, 3, 4]), [Token(2), Token(3), Token(4)], range(2, 5)):
+            with self.subTest(ids=ids):
+                self.assertEqual(self.client.generate(ids, sampling=SHORT).tokens, right)
+                self.assertEqual(next(self.client.generate_group(ids, 1, sampling=SHORT)).tokens, right)
+
+    def test_threads_may_share_an_iterator(self):
+        whole = self.client.generate([2, 3], sampling={**SHORT, "ignore_eos": True})
+        with concurrent.futures.ThreadPoolExecutor(4) as pool, Client(self.client.address) as client:
+            def shared(responses):
+                parts = [pool.submit(list, responses) for _ in range(4)]
+                return [response for part in parts for response in part.result(timeout=30)]
+            self.assertEqual(sorted(r.index for r in shared(client.generate_group([2, 3], 6, sampling=SHORT))), list(range(6)))
+            grown = shared(client.generate([2, 3], sampling={**SHORT, "ignore_eos": True}, stream=True))
+            self.assertEqual([r.tokens for r in grown if r.finish_reason is not None], [whole.tokens])
+            parts = [len(r.tokens) for r in grown if r.finish_reason is None]
+            self.assertEqual(len(set(parts)), len(parts))
+            rollout = client.rollout([{"prompt_ids": [2, 3 + i], "n": 5, "max_tokens": 20} for i in range(3)])
+            self.assertEqual(sorted(r.seq for r in shared(rollout)), list(range(1, 16)))
+            self.assertEqual(rollout.summary["given"], 15)
+
+    def test_tasks_may_share_an_iterator(self):
+        async def run():
+            async def all_of(responses):
+                return [r async for r in responses]
+
+            async def shared(responses):
+                parts = await asyncio.wait_for(asyncio.gather(*(all_of(responses) for _ in range(4))), 30)
+                return [response for part in parts for response in part]
+            async with AsyncClient(self.client.address) as client:
+                group = await shared(client.generate_group([2, 3], 6, sampling=SHORT))
+                stream = await shared(client.stream([2, 3], sampling=SHORT))
+                rollout = await shared(client.rollout([{"prompt_ids": [2, 3], "n": 9, "max_tokens": 20}]))
+            return sorted(r.index for r in group), [r.finish_reason is None for r in stream].count(False), sorted(r.seq for r in rollout)
+        self.assertEqual(asyncio.run(run()), (list(range(6)), 1, list(range(1, 10))))
 
 
 class RolloutsTest(ServedTest):
@@ -346,6 +486,103 @@ class RolloutsTest(ServedTest):
         self.assertEqual(again.progress()["acknowledged"], 5)
         again.delete()
         self.assertSays(seer_client.Refused, "there is no rollout \"grows\"", again.progress)
+
+    def test_any_call_makes_a_rollout_that_was_not_begun(self):
+        rollout = self.client.rollout([], open=True, n=1, sampling={"max_tokens": 8})
+        self.assertEqual(rollout.add([{"prompt": "a"}]), 0)
+        self.assertEqual(rollout.add([{"prompt": "b", "n": 2}]), 1)
+        rollout.finish()
+        self.assertEqual(sorted((r.seq, r.group) for r in rollout), [(1, 0), (2, 1), (3, 1)])
+        whole = self.whole()
+        for name, call in [("progress", lambda rollout: rollout.progress()), ("acknowledge", lambda rollout: rollout.acknowledge()),
+                           ("cancel", lambda rollout: rollout.cancel("p1")), ("finish", lambda rollout: rollout.finish())]:
+            with self.subTest(call=name):
+                rollout = self.client.rollout(self.GROUPS)
+                call(rollout)
+                found = {(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) for r in rollout}
+                self.assertEqual({key: value for key, value in found.items() if key[0] != 1}, {key: value for key, value in whole.items() if key[0] != 1})
+                self.assertEqual(len(found), 12)
+        rollout = self.client.rollout(self.GROUPS, rollout_id="gone")
+        rollout.delete()
+        self.assertSays(seer_client.Refused, "there is no rollout \"gone\"", lambda: next(rollout))
+        refused = self.client.rollout([{"n": 1}])
+        for call in (refused.progress, refused.finish, lambda: next(refused)):
+            self.assertSays(seer_client.Refused, "body:2: neither prompt nor prompt_ids", call)
+
+    def test_a_rollout_is_made_once_by_calls_whose_connections_end(self):
+        for end in (0, 40, 300):
+            with self.subTest(end=end):
+                client, proxy = self.proxied([end])
+                rollout = client.rollout(self.GROUPS, rollout_id=f"once-{end}", open=True)
+                with contextlib.suppress(seer_client.ConnectionLost):
+                    rollout.progress()
+                self.assertEqual(rollout.add([{"prompt_ids": [7], "n": 1, "max_tokens": 5}]), 4)
+                rollout.finish()
+                self.assertEqual([r.seq for r in rollout], list(range(1, 14)))
+
+    def test_making_a_rollout_does_not_queue_behind_responses(self):
+        with Client(self.client.address, connections_max=1) as client:
+            with client.generate([2, 3, 4], sampling=LONG, stream=True) as stream:
+                next(stream)
+                rollout = client.rollout([], open=True)
+                self.assertEqual(rollout.add([{"prompt_ids": [2], "n": 1, "max_tokens": 5}]), 0)
+                rollout.finish()
+            self.assertEqual([r.group for r in rollout], [0])
+
+    def test_asyncio_callers_may_add_before_they_iterate(self):
+        async def run():
+            async with AsyncClient(self.client.address) as client:
+                rollout = client.rollout([], open=True, n=1, sampling={"max_tokens": 8})
+                first = await asyncio.wait_for(asyncio.gather(*(rollout.add([{"prompt": text}]) for text in "abc")), 30)
+                await rollout.finish()
+                return sorted(first), sorted([r.group async for r in rollout])
+        self.assertEqual(asyncio.run(run()), ([0, 1, 2], [0, 1, 2]))
+
+    def test_wrong_groups_and_names_are_not_sent(self):
+        client, proxy = self.proxied()
+        fields = "expected a dict with the fields of a prompt line"
+        good = {"prompt_ids": [2]}
+        for sentence, groups in [
+            (f"group 0 is a str: {fields}", "abc"), (f"group 0 is a str: {fields}", ["abc"]), (f"group 0 is a str: {fields}", {"prompt": "a"}),
+            (f"group 1 is a list: {fields}", [good, [2, 3]]), (f"group 1 is a NoneType: {fields}", [good, None]),
+            ("groups is 7: expected a list of dicts", 7), ("groups is None: expected a list of dicts", None),
+            ("group 1: prompt_ids[1] is 3.5: expected a token id", [good, {"prompt_ids": [2, 3.5]}]),
+            ("group 0: prompt_ids[0] is 'a': expected a token id", [{"prompt_ids": "a"}]),
+            ("group 0: prompt_ids is 2: expected token ids", [{"prompt_ids": 2}]),
+            ("group 1: field 'level': Out of range float", [good, {**good, "level": float("nan")}]),
+            ("group 0: field 'level': Out of range float", [{**good, "level": [1, {"deep": float("inf")}]}]),
+            ("group 0: field 'answer': Object of type Token is not JSON", [{**good, "answer": Token(1)}]),
+            ("group 0: keys must be str", [{**good, (1, 2): 3}]),
+        ]:
+            with self.subTest(sentence=sentence):
+                self.assertSays(ValueError, sentence, lambda: client.rollout(groups))
+                self.assertSays(ValueError, sentence, lambda: client.attach("a").add(groups))
+        for sentence, call in [
+            ("n is 1.5: expected an integer", lambda: client.rollout([good], n=1.5)),
+            ("sampling: field 'top_p': Out of range float", lambda: client.rollout([good], sampling={"top_p": float("nan")})),
+            ("the rollout: field 'seed': Object of type Token", lambda: client.rollout([good], seed=Token(1))),
+            ("stop_when is a int: expected a dict", lambda: client.rollout([good], stop_when=3)),
+            ("from_seq is '2': expected an integer", lambda: client.attach("a", "2")),
+            ("seq is '2': expected an integer", lambda: client.attach("a").acknowledge("2")),
+        ]:
+            with self.subTest(sentence=sentence):
+                self.assertSays(ValueError, sentence, call)
+        for name in ("é", "a b", "", "a/b", "a\n", "x/progress HTTP/1.1\r\nX-A: b", "a" * 129, 7):
+            sentence = f"rollout_id is {name!r}"[:200] + ": expected 1 to 128 letters, digits, dots, dashes and underscores"
+            with self.subTest(name=name):
+                self.assertSays(ValueError, sentence, lambda: client.rollout([good], rollout_id=name))
+                self.assertSays(ValueError, sentence, lambda: client.attach(name))
+        self.assertEqual(proxy.connections, 0)
+        longest = "azAZ09._-" + "a" * 119
+        self.assertEqual(len(list(client.rollout([{**good, "n": 1, "max_tokens": 2}], rollout_id=longest))), 1)
+        self.assertEqual(client.attach(longest).progress()["rollout_id"], longest)
+
+    def test_the_prompt_ids_of_a_group_may_be_a_tensor(self):
+        right = self.whole()
+        for tensor in (lambda ids: array.array("i", ids), lambda ids: tuple(map(Token, ids))):
+            groups = [{**group, "prompt_ids": tensor(group["prompt_ids"])} for group in self.GROUPS]
+            found = list(self.client.rollout(groups))
+            self.assertEqual({(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) for r in found}, right)
 
     def test_what_is_refused_is_the_servers_sentence(self):
         self.assertSays(seer_client.Refused, "body:2: neither prompt nor prompt_ids", lambda: next(self.client.rollout([{"n": 1}])))
@@ -453,6 +690,45 @@ class WeightsTest(ServedTest):
             with self.subTest(sentence=sentence):
                 self.assertSays(seer_client.WeightsRefused, sentence, lambda: self.client.update_weights(folder, version))
         self.assertEqual(self.client.weight_version(), before)
+
+    def test_the_status_tells_why_an_update_is_refused(self):
+        tensors = [("a", "F32", [2], bytes(8))]
+        for status in (400, 408, 409):
+            for what, answer, update in [
+                    ("folder", {"success": False, "message": "so"}, lambda client: client.update_weights(MODEL)),
+                    ("tensors", {"error": {"message": "so"}}, lambda client: client.update_weights_from_tensors(tensors))]:
+                with self.subTest(what=what, status=status), contextlib.closing(Refusing(status, answer)) as refusing:
+                    with Client(refusing.address) as client, self.assertRaises(seer_client.WeightsRefused) as raised:
+                        update(client)
+                    self.assertEqual((raised.exception.status, str(raised.exception)), (status, "so"))
+
+    def test_a_refusal_while_the_trainer_gathers_the_next_tensor_is_heard(self):
+        def tensors(refusing):
+            """The connection has ended when the second tensor comes."""
+            yield "first", "F32", [2], bytes(8)
+            self.assertTrue(refusing.has_answered.wait(30))
+            for size in (2, 1 << 20):
+                yield "second", "F32", [size], bytes(4 * size)
+
+        async def update(address, given):
+            async with AsyncClient(address) as client:
+                await client.update_weights_from_tensors(given)
+
+        async def with_pauses(given):
+            for tensor in given:
+                yield tensor
+                await asyncio.sleep(0.01)
+
+        def threads(address, given):
+            with Client(address) as client:
+                client.update_weights_from_tensors(given)
+        for what, run in [("threads", threads), ("a generator that blocks the loop", lambda address, given: asyncio.run(update(address, given))),
+                          ("an asynchronous generator", lambda address, given: asyncio.run(update(address, with_pauses(given))))]:
+            refusing = Refusing(408, {"error": {"message": "nothing came for 1 s"}}, after=b"first")
+            with self.subTest(what=what), contextlib.closing(refusing):
+                with self.assertRaises(seer_client.WeightsRefused) as raised:
+                    run(refusing.address, tensors(refusing))
+                self.assertEqual((raised.exception.status, str(raised.exception)), (408, "nothing came for 1 s"))
 
     def test_an_update_answers_what_runs_with_its_tokens(self):
         group = self.client.generate_group([2, 3, 4], 4, sampling=LONG)
