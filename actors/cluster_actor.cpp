@@ -13,11 +13,12 @@ namespace {
 Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& machine) {
   ClusterIdentity expected = rollout;
   expected.protocol = kProtocolNumber;
-  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape, expected.endings = machine.endings;
+  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape, expected.endings = machine.endings, expected.tokenizer = machine.tokenizer;
   return check_identity("a rollout", rollout, expected);
 }
 
-constexpr uint64_t kTryAgain = uint64_t{1} << 32;  // in a Tick, with a machine's name; an id of a rollout is below
+/// Kinds of a Tick.
+enum TickKind : uint32_t { kDropLost, kDropAbsent, kTryAgain };
 
 }  // namespace
 
@@ -29,13 +30,13 @@ ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_nu
       directory(rt::spawn<KvDirectoryActor>(self->system())),
       last_number(first_number) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
-  rt::tell_after(self, kReturnUs, handle{self}, Tick{});
+  rt::tell_after(self, kReturnUs, handle{self}, Tick{kDropLost});
 }
 
 ClusterActor::~ClusterActor() { rt::stop(directory); }
 
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
-  return {[this](const Tick& tick) { on_tick(tick.what); },
+  return {[this](const Tick& tick) { on_tick(tick); },
           [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
           [this](const EnterRollout& ask) { return on_rollout(ask); },
@@ -47,11 +48,13 @@ ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
           [this](const GetReport&) { return report(); }};
 }
 
-void ClusterActor::on_tick(uint64_t what) {
-  const auto low = static_cast<uint32_t>(what);
-  if (what == 0) return drop_lost_rollouts();
-  if (what < kTryAgain) return drop_absent_rollout(RolloutId{low});
-  try_again(NodeId{low});
+void ClusterActor::on_tick(const Tick& tick) {
+  const auto id = static_cast<uint32_t>(tick.of);
+  switch (tick.kind) {
+    case kDropLost: return drop_lost_rollouts();
+    case kDropAbsent: return drop_absent_rollout(RolloutId{id});
+    case kTryAgain: return try_again(NodeId{id});
+  }
 }
 
 uint64_t ClusterActor::next_number() {
@@ -113,6 +116,8 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
     expected.endings = with_model->endings;
     expected.layout = with_model->layout;
   }
+  if (const ClusterIdentity* const with_tokenizer = first_with([](const Member& m) { return m.identity.tokenizer != 0; }))
+    expected.tokenizer = with_tokenizer->tokenizer;
   const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });
   if (with_weights == nullptr || !ask.roles.has(NodeRole::kInstances)) return expected;
   const bool are_known = weights.what.version != WeightVersion{};
@@ -120,7 +125,7 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
   const bool is_old = are_known && ask.identity.version < right, ran = ask.epoch > 0 && ask.identity.version != right;
   if (is_old || ran) return expected;
   expected.version = right;
-  expected.weights = are_known ? weights.weights : with_weights->weights;
+  expected.weights = are_known ? weights.what.weights : with_weights->weights;
   return expected;
 }
 
@@ -141,14 +146,16 @@ void ClusterActor::has_changed(NodeId node) {
   const auto member = members.find(node);
   if (member == members.end() || !member->second.has_instances()) return;
   member->second.identity.version = weights.what.version;
-  member->second.identity.weights = weights.weights;
+  member->second.identity.weights = weights.what.weights;
   member->second.tries = 0;
 }
 
 void ClusterActor::on_updated(const WeightsUpdated& answer) {
   const bool is_of_now = answer.version == weights.what.version;
   if (!answer.error.empty()) log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
-  if (is_of_now && (answer.error.empty() || answer.weights == weights.weights)) return has_changed(answer.node);
+  if (is_of_now && answer.weights == weights.what.weights) return has_changed(answer.node);
+  if (is_of_now && answer.weights != 0)
+    log.warn(rt::now_us(self), "weights_differ", {{"node", answer.node}, {"weight_version", answer.version}, {"folder", weights.what.folder}});
   const auto member = members.find(answer.node);
   if (member == members.end()) return;
   // While it changed to weights of before, it refused those of now.
@@ -159,7 +166,7 @@ void ClusterActor::on_updated(const WeightsUpdated& answer) {
 void ClusterActor::try_later(NodeId node, Member& member) {
   if (!is_outdated(member) || member.tries >= kTriesMax || std::exchange(member.retry_is_pending, true)) return;
   const int64_t pause_us = std::min(kTryPauseUs << member.tries++, kTryPauseUsMax);
-  rt::tell_after(self, pause_us, handle{self}, Tick{kTryAgain + node.value});
+  rt::tell_after(self, pause_us, handle{self}, Tick{kTryAgain, node.value});
 }
 
 /// It may have them by now: from another try, or from one whose answer was lost.
@@ -170,7 +177,7 @@ void ClusterActor::try_again(NodeId node) {
   const std::map<NodeId, NodeHandle> asked{{node, member->second.ready->handle}};
   rt::gather_then<std::vector<NodeReport>>(self, asked, GetReport{}, [this, node](const std::vector<NodeReport>& reports) {
     const ClusterIdentity has = reports.empty() ? ClusterIdentity{} : reports.front().identity;
-    if (has.version == weights.what.version && has.weights == weights.weights) return has_changed(node);
+    if (has.version == weights.what.version && has.weights == weights.what.weights) return has_changed(node);
     if (const auto at = members.find(node); at != members.end()) update_outdated(at->second);
   });
 }
@@ -229,7 +236,7 @@ void ClusterActor::drop_lost_rollouts() {
 
 void ClusterActor::note_absent(RolloutId id) {
   absent_us[id] = rt::now_us(self);
-  rt::tell_after(self, kAbsentUs, handle{self}, Tick{id.value});
+  rt::tell_after(self, kAbsentUs, handle{self}, Tick{kDropAbsent, id.value});
 }
 
 void ClusterActor::drop_absent_rollout(RolloutId id) {

@@ -60,7 +60,7 @@ struct ClusterActor {
 
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
-  void on_tick(uint64_t what);
+  void on_tick(const Tick& tick);
   uint64_t next_number();
   void keep_number(uint64_t number) { last_number = std::max(last_number, number); }
   void drop_lost_rollouts();

@@ -5,8 +5,7 @@ namespace seer {
 ContextActor::handle::behavior_type ContextActor::make_behavior() {
   return {[this](const LengthSeen& seen) {
     const GroupId group = seen.request.group;
-    if (!lengths.has_group(group)) lengths.add_group(group, seen.max_tokens);
-    (void)lengths.observe(group, seen.tokens);
+    lengths.observe(group, seen.tokens);
     rt::tell(self, seen.reply_to, GroupEstimate{group, lengths.estimate(group), lengths.estimate_error()});
   }};
 }

@@ -54,6 +54,12 @@ void add_begun(const std::vector<GatewayActor::Piece>& pieces, WeightVersion ver
 
 bool is_any(const GatewayRequest&) { return true; }
 
+/// Takes the checksum that a machine has found, if it is the first. False: it has found other weights, so it is not used with this version.
+bool has_same(const WeightsUpdated& answer, NewWeights& what) {
+  if (what.weights == 0) what.weights = answer.weights;
+  return answer.weights == what.weights;
+}
+
 }  // namespace
 
 GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig config_in, GatewayFleet fleet_in,
@@ -65,6 +71,7 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
       door(std::move(door_in)),
       log(std::move(log_in)),
       version(config.version),
+      weights(config.weights),
       scheduler(config.rollout.scheduler),
       choice(fleet.choose_schedule ? Choice::kOpen : Choice::kMade) {
   door->set_wake(rt::waker<GatewayActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
@@ -89,6 +96,7 @@ GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
         if (at == rollouts.end()) return;
         at->second.on_instances = progress.running;
         at->second.kv_use_share = progress.kv_use_share;
+        kv_tokens_seen = std::max(kv_tokens_seen, progress.kv_tokens_max);
       },
       [this](RolloutCommits& commits) { on_commits(commits); },
       [this](const RolloutSummary& summary) { on_summary(summary); },
@@ -105,6 +113,7 @@ void GatewayActor::submit(GatewayRequest asked) {
   totals.prompt_tokens += std::ssize(request->prompt_ids);
   const bool is_full = pieces_open + samples > config.responses_max;
   open.emplace(request->ticket, Open{request, std::vector<RequestId>(samples, kNotRunning), samples, rt::now_us(self)});
+  by_rid.emplace(request->rid, request->ticket);
   pieces_open += samples;
   for (uint32_t sample = 0; sample < samples; ++sample) {
     if (is_full)
@@ -238,8 +247,10 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.scheduler = scheduler;
   rollout.id = current;
   rollout.version = version;
+  rollout.weights = weights;
   rollout.open = true;
   rollout.cuts_lengths = true;
+  rollout.kv_tokens_seen = kv_tokens_seen;
   Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
   return rollouts.emplace(current, std::move(opened)).first->second;
 }
@@ -309,6 +320,7 @@ void GatewayActor::give(const Piece& piece, Response response) {
   --pieces_open;
   if (--at->second.left == 0) {
     log_end(at->second);
+    by_rid.erase({at->second.request->rid, at->first});
     open.erase(at);
   }
   client.response(piece.request->ticket, piece.sample, std::move(response));
@@ -375,6 +387,7 @@ void GatewayActor::end_run(RequestId run) {
 void GatewayActor::cancel(Ticket ticket) {
   const auto node = open.extract(ticket);
   if (node.empty()) return;
+  by_rid.erase({node.mapped().request->rid, ticket});
   for (const RequestId run : node.mapped().runs) {
     if (run == kNotRunning) continue;
     end_run(run);
@@ -390,11 +403,33 @@ void GatewayActor::cancel(Ticket ticket) {
 }
 
 int64_t GatewayActor::abort(const std::string& rid) {
-  return end_requests([&](const GatewayRequest& request) { return request.rid.starts_with(rid); }, InFlight::kAbort);
+  std::set<Ticket> tickets;
+  for (auto at = by_rid.lower_bound({rid, Ticket{}}); at != by_rid.end() && at->first.starts_with(rid); ++at) tickets.insert(at->second);
+  return abort(tickets);
 }
 
 int64_t GatewayActor::abort(const std::set<Ticket>& tickets) {
-  return end_requests([&](const GatewayRequest& request) { return tickets.contains(request.ticket); }, InFlight::kAbort);
+  int64_t ending = 0, left = 0;
+  for (const Ticket ticket : tickets) {
+    const auto at = open.find(ticket);
+    if (at == open.end()) continue;
+    left += at->second.left;
+    for (const RequestId run : at->second.runs) {
+      if (run == kNotRunning) continue;
+      end_early(run, running.at(run), InFlight::kAbort);
+      ++ending;
+    }
+  }
+  if (left == ending) return ending;  // none waits
+  return ending + end_waiting([&](const GatewayRequest& request) { return tickets.contains(request.ticket); });
+}
+
+/// It is answered when its rollout answers.
+void GatewayActor::end_early(RequestId id, Running& run, InFlight how) {
+  const bool is_aborted = run.is_ending && !run.is_redone;
+  run.is_redone = how == InFlight::kRedo && run.piece.request->tokens_to != TokensTo::kClient && !is_aborted;
+  run.is_ending = true;
+  end_run(id);
 }
 
 /// Ends these requests: waiting ones are answered at once, running ones when their rollout answers.
@@ -402,10 +437,7 @@ int64_t GatewayActor::end_requests(const RequestTest& is_meant, InFlight how) {
   int64_t count = 0;
   for (auto& [id, run] : running) {
     if (!is_meant(*run.piece.request)) continue;
-    const bool is_aborted = run.is_ending && !run.is_redone;
-    run.is_redone = how == InFlight::kRedo && run.piece.request->tokens_to != TokensTo::kClient && !is_aborted;
-    run.is_ending = true;
-    end_run(id);
+    end_early(id, run, how);
     ++count;
   }
   return how == InFlight::kAbort ? count + end_waiting(is_meant) : count;
@@ -467,7 +499,10 @@ void GatewayActor::update_weights(WeightsOrder order) {
   if (order.what.version <= version)
     return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"));
   log.info(rt::now_us(self), "weights_update", {{"weight_version", order.what.version}, {"folder", order.what.folder}});
-  if (order.in_flight != InFlight::kFinish) end_requests(is_any, order.in_flight);
+  // Requests that wait, also those that will start again, get the new weights.
+  if (order.in_flight != InFlight::kFinish)
+    for (auto& [id, run] : running)
+      if (!run.is_redone) end_early(id, run, order.in_flight);
   close_rollout();
   const NewWeights what = order.what;
   update = {.order = std::move(order)};
@@ -487,13 +522,13 @@ void GatewayActor::on_weights(const WeightsUpdated& answer) {
   if (!update || answer.version != update->order.what.version) return on_late_weights(answer);
   // One that was lost meanwhile may be back.
   if (update->waiting.erase(answer.node) == 0 && update->silent.erase(answer.node) == 0) return;
-  if (answer.weights != 0) {
-    update->changed.push_back(answer.node);
-    update->weights = answer.weights;
-  } else if (answer.error.empty()) {
-    update->asked.erase(answer.node);
-  }
+  NewWeights& what = update->order.what;
+  if (answer.weights == 0 && answer.error.empty()) update->asked.erase(answer.node);
   if (!answer.error.empty()) update->error = answer.error;
+  if (answer.weights != 0 && has_same(answer, what))
+    update->changed.push_back(answer.node);
+  else if (answer.weights != 0)
+    update->error = cat("node ", answer.node, " found other weights in ", what.folder, " than the machines before it");
   settle_update();
 }
 
@@ -527,7 +562,7 @@ void GatewayActor::use_elsewhere() {
 void GatewayActor::start_anew_with(const ClusterWeights& now, const std::string& name) {
   end_requests(is_any, InFlight::kRedo);
   close_rollout();
-  run_with(now.what.version, name);
+  run_with(now.what, name);
   if (fleet.weights_are) fleet.weights_are(now);
   place();
 }
@@ -548,8 +583,8 @@ void GatewayActor::settle_update() {
   if (what.version <= version) {
     update->error = cat("weight version ", version, " of an earlier update came to run meanwhile");
   } else if (!update->changed.empty()) {
-    run_with(what.version, update->order.name);
-    if (fleet.weights_are) fleet.weights_are({what, update->weights, std::move(update->changed)});
+    run_with(what, update->order.name);
+    if (fleet.weights_are) fleet.weights_are({what, std::move(update->changed)});
   } else if (!update->silent.empty()) {
     late[what.version] = {.what = what, .name = update->order.name, .unchanged = std::move(update->asked), .changed = {}};
     if (late.size() > kLateMax) late.erase(late.begin());
@@ -557,15 +592,14 @@ void GatewayActor::settle_update() {
   finish_update(update->error.empty() ? Status{} : fail(Code::kUnavailable, update->error));
 }
 
-/// Of an update that has ended.
+/// A machine answers to an update that has ended.
 void GatewayActor::on_late_weights(const WeightsUpdated& answer) {
   log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}, {"error", answer.error}});
   if (fleet.changed_late) fleet.changed_late(answer);
   const auto at = late.find(answer.version);
   if (at == late.end() || answer.weights == 0) return;
   at->second.unchanged.erase(answer.node);
-  at->second.changed.push_back(answer.node);
-  at->second.weights = answer.weights;
+  if (has_same(answer, at->second.what)) at->second.changed.push_back(answer.node);
   use_late_weights();
 }
 
@@ -574,14 +608,15 @@ void GatewayActor::use_late_weights() {
   const auto at = std::ranges::find_if(late, [](const auto& l) { return l.second.unchanged.empty() && !l.second.changed.empty(); });
   if (at == late.end()) return;
   const LateUpdate all = std::move(at->second);
-  start_anew_with({all.what, all.weights, all.changed}, all.name);
+  start_anew_with({all.what, all.changed}, all.name);
 }
 
-void GatewayActor::run_with(WeightVersion now, const std::string& name) {
-  version = now;
+void GatewayActor::run_with(const NewWeights& now, const std::string& name) {
+  version = now.version;
+  weights = now.weights;
   ++totals.updates;
-  late.erase(late.begin(), late.upper_bound(now));
-  if (client.runs) client.runs(now, name);
+  late.erase(late.begin(), late.upper_bound(version));
+  if (client.runs) client.runs(version, name);
 }
 
 void GatewayActor::finish_update(Status status) {

@@ -95,6 +95,7 @@ struct GatewayFleet {
 struct GatewayConfig {
   RolloutConfig rollout;             // of every rollout; id, version and `open` are filled in
   WeightVersion version{1};          // of the weights at the start
+  uint64_t weights = 0;              // checksum of these (ClusterIdentity); 0: any
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
@@ -237,7 +238,6 @@ struct GatewayActor {
     WeightsOrder order;
     std::set<NodeId> waiting;     // for these
     std::vector<NodeId> changed;  // with these
-    uint64_t weights = 0;         // the checksum that they told
     std::string error;            // of some node
     std::set<NodeId> asked;       // those that have instances and were not lost
     std::set<NodeId> silent;      // not waited for any longer
@@ -249,7 +249,6 @@ struct GatewayActor {
     std::string name;
     std::set<NodeId> unchanged;   // nodes with older weights, as far as is known
     std::vector<NodeId> changed;
-    uint64_t weights = 0;         // the checksum that these told
   };
 
   enum class Choice : uint8_t { kOpen, kAsked, kMade };
@@ -274,6 +273,7 @@ struct GatewayActor {
   using RequestTest = std::function<bool(const GatewayRequest&)>;
   int64_t end_requests(const RequestTest& is_meant, InFlight how);
   int64_t end_waiting(const RequestTest& is_meant);
+  void end_early(RequestId id, Running& run, InFlight how);
   void end_run(RequestId run);
   void end_in_rollout(RequestId run, int64_t tokens);
   GatewayRollout figures_of(RolloutId id, const Rollout& rollout) const;
@@ -284,7 +284,7 @@ struct GatewayActor {
   void settle_update();
   void on_late_weights(const WeightsUpdated& answer);
   void use_late_weights();
-  void run_with(WeightVersion now, const std::string& name);
+  void run_with(const NewWeights& now, const std::string& name);
   void see_if_idle();
   void limit_update();
   void end_update_in_time();
@@ -302,6 +302,7 @@ struct GatewayActor {
   const std::shared_ptr<GatewayDoor> door;
   const EventLog log;
   std::map<Ticket, Open> open;
+  std::set<std::pair<std::string, Ticket>> by_rid;  // of `open`
   Waiting waiting;                                  // in the order in which they came
   std::unordered_map<uint64_t, uint64_t> joinable;  // content -> key of the last group in `waiting` with it
   std::map<RequestId, Running> running;
@@ -310,9 +311,11 @@ struct GatewayActor {
   RolloutId current;                                // the rollout that takes groups; 0: none
   RolloutId next;                                   // id of the next rollout; 0: not known
   RolloutId last_rollout;
+  int64_t kv_tokens_seen = 0;                       // what the largest instance so far had room for
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests cancelled since the last sweep()
   WeightVersion version;
+  uint64_t weights;                                 // their checksum; 0: any
   ChunkSchedulerConfig scheduler;                   // of rollouts that open
   Choice choice;                                    // of that
   std::optional<Update> update;

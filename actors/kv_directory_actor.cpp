@@ -66,7 +66,6 @@ void KvDirectoryActor::admit(const KvNodeUp& up) {
 }
 
 void KvDirectoryActor::refuse(const KvNodeUp& up, const std::string& why) {
-  last_refusal = why;
   rt::tell(self, up.handle, KvRefused{why});
 }
 

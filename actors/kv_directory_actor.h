@@ -40,7 +40,6 @@ struct KvDirectoryActor {
   std::map<NodeId, KvNodeUp> waiting;              // came up while another of the same name is alive
   std::map<NodeId, uint64_t> epochs;               // the highest of each node
   std::optional<ClusterIdentity> identity;         // of the nodes that are up
-  std::string last_refusal;                        // for tests and logs; empty: none
   std::set<NodeId> draining;                       // nodes that will leave
   std::map<NodeId, KvRoom> rooms;                  // of nodes that are up, less what was promised since
   using Holders = std::map<NodeId, bool>;          // true: as a guest (KvHolds)

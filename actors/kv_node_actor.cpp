@@ -30,7 +30,8 @@ constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may 
 constexpr size_t kAbandonedMax = 1024;
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
 constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
-constexpr uint64_t kLookAtParked = 0;         // of a Tick; others name an operation
+/// Kinds of a Tick.
+enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound };
 
 }  // namespace
 
@@ -99,7 +100,7 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [this](const KvOpened& lent) { on_lent(lent); },
       [this](const KvRefused& refused) { rt::quit(self, refused.why); },
       [this](const DirectoryUp& up) { on_directory_up(up); },
-      [this](const Tick& tick) { on_silence(tick.what); },
+      [this](const Tick& tick) { on_tick(tick); },
       [this](const GetReport&) { return report(); },
   };
 }
@@ -252,10 +253,10 @@ void KvNodeActor::find_holders(uint64_t op) {
   wait_for_answer(op, kAskTimeoutUs);
 }
 
-/// See on_silence().
+/// Ends the pull in on_silence() if nothing answers until then.
 void KvNodeActor::wait_for_answer(uint64_t op, int64_t timeout_us) {
   pulls.at(op).until_us = rt::now_us(self) + timeout_us;
-  rt::tell_after(self, timeout_us, handle{self}, Tick{op});
+  rt::tell_after(self, timeout_us, handle{self}, Tick{kPullIsSilent, op});
 }
 
 void KvNodeActor::on_holders(const KvHolders& holders) {
@@ -463,10 +464,17 @@ void KvNodeActor::on_quiet(uint64_t fetch) {
   rt::tell(self, late.lender, late.close);
 }
 
+void KvNodeActor::on_tick(const Tick& tick) {
+  switch (tick.kind) {
+    case kLookAtParked: return refuse_parked();
+    case kPullIsSilent: return on_silence(tick.of);
+    case kNoRoomFound:
+      if (tick.of == room_question) on_room_found({});
+  }
+}
+
 /// A lender or the directory did not answer in time, or no room came.
 void KvNodeActor::on_silence(uint64_t op) {
-  if (op == kLookAtParked) return refuse_parked();
-  if (op == room_question) return on_room_found({});
   auto it = pulls.find(op);
   if (it == pulls.end() || rt::now_us(self) < it->second.until_us) return;  // it has another question now
   if (it->second.waits_for_room) return fetch_lent(op, false);
@@ -508,9 +516,9 @@ void KvNodeActor::find_room(int64_t blocks) {
   FindRoom find{.asking = config.node, .blocks = blocks, .has_cold = tiers->cold_writable(), .except = {}, .reply_to = handle{self}};
   for (const auto& [node, us] : full_us) find.except.push_back(node);
   room_question = next_op++;
-  if (directory_gone) return rt::tell(self, handle{self}, Tick{room_question});
+  if (directory_gone) return rt::tell(self, handle{self}, Tick{kNoRoomFound, room_question});
   rt::tell(self, parts.directory, std::move(find));
-  rt::tell_after(self, kAskTimeoutUs, handle{self}, Tick{room_question});  // see on_silence()
+  rt::tell_after(self, kAskTimeoutUs, handle{self}, Tick{kNoRoomFound, room_question});
 }
 
 void KvNodeActor::on_room_found(const KvRoomFound& found) {

@@ -120,6 +120,7 @@ struct KvNodeActor {
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);
   void fetch_lent(uint64_t op, bool may_wait);
+  void on_tick(const Tick& tick);
   void on_silence(uint64_t op);
   void on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result);
   uint64_t pull_that_fetches(const BlockKey& key) const;

@@ -41,13 +41,14 @@ PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message) 
   return lost;
 }
 
-ClusterIdentity instance_identity(const EngineInfo& info) {
+ClusterIdentity instance_identity(const EngineInfo& info, uint64_t tokenizer) {
   return {.model = model_name(info.model),
           .shape = info.model_shape,
           .layout = info.block_layout,
           .weights = info.layout_hash,
           .version = info.version,
-          .endings = endings_text(info.eos_ids, info.context_tokens_max)};
+          .endings = endings_text(info.eos_ids, info.context_tokens_max),
+          .tokenizer = tokenizer};
 }
 
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {
@@ -65,6 +66,7 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
     : self(self_in),
       config(std::move(config_in)),
       makers(std::move(parts.makers)),
+      tokenizer_hash(pieces_hash(makers->tokenizer.get())),
       directory(std::move(parts.directory)),
       log(std::move(parts.log)),
       handover(make_handover<NodeActor>(self)),
@@ -330,6 +332,11 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", answer.error}});
     return rt::stop(instance.handle);  // others have these weights, so restart it and try again
   }
+  if (answer.version == weights.version && answer.layout != weights.weights) {
+    log.warn(rt::now_us(self), "weights_failed",
+             {{"instance", answer.instance}, {"node", config.node}, {"error", cat(weights.folder, " changed while instances loaded it")}});
+    return rt::stop(instance.handle);
+  }
   instance.updating = false;
   instance.info.version = answer.version;
   instance.info.layout_hash = answer.layout;
@@ -354,6 +361,7 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update || update->waiting.erase(id) == 0) return;
   if (error.empty()) {
     weights = update->asked.what;
+    weights.weights = instances.at(id).info.layout_hash;
     if (makers->loader) makers->loader->settle(weights.version);
   }
   if (update->error.empty()) update->error = error;
@@ -406,12 +414,12 @@ void NodeActor::leave_when_drained() {
   });
 }
 
-/// That of the instances with the newest weights.
+/// The identity of an instance with the newest weights; empty: none is up.
 ClusterIdentity NodeActor::identity() const {
   const Instance* newest = nullptr;
   for (const auto& [id, instance] : instances)
     if (instance.handle && (newest == nullptr || newest->info.version < instance.info.version)) newest = &instance;
-  return newest == nullptr ? ClusterIdentity{} : instance_identity(newest->info);
+  return newest == nullptr ? ClusterIdentity{} : instance_identity(newest->info, tokenizer_hash);
 }
 
 template <class Then>
@@ -440,7 +448,7 @@ rt::result<NodeReport> NodeActor::on_report() {
 /// REQUIRES: the instance runs.
 InstanceUp NodeActor::instance_up(InstanceId id) const {
   const Instance& i = instances.at(id);
-  return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, instance_identity(i.info)};
+  return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, instance_identity(i.info, tokenizer_hash)};
 }
 
 void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {

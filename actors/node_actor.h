@@ -81,8 +81,8 @@ struct NodeMachinery {
 };
 /// The loss of a whole machine whose actor ended with this message. Empty reason: it ended in order.
 PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message);
-/// The identity of an instance with such an engine.
-ClusterIdentity instance_identity(const EngineInfo& info);
+/// The identity of an instance with such an engine. `tokenizer`: pieces_hash() of its tokenizer.
+ClusterIdentity instance_identity(const EngineInfo& info, uint64_t tokenizer);
 /// Makes all parts of a machine, before its actors start. Errors: the first error of a maker.
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers);
 
@@ -167,6 +167,7 @@ struct NodeActor {
   rt::self_ptr<NodeActor> self;
   NodeConfig config;
   std::shared_ptr<const NodeMakers> makers;
+  uint64_t tokenizer_hash;
   KvDirectoryHandle directory;
   EventLog log;
   std::shared_ptr<Handover> handover;  // results of make_aside()

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/report_since.h"
+
 namespace seer {
 namespace {
 
@@ -89,6 +91,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
+  note_report(up.instance, up.handle, instances_before);
   if (started && !drafts.servers().empty()) rt::tell(self, up.handle, drafts.all());
   const int64_t running_max = config.scheduler.running_max;
   const int32_t rows_max = running_max > 0 ? static_cast<int32_t>(std::min<int64_t>(running_max, up.rows_max)) : up.rows_max;
@@ -98,10 +101,12 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (started) schedule_postponed();
 }
 
-/// The first instance that says so sets the model, weights and KV layout that all others must have, also when it is gone.
+/// The first instance that says so sets the model and KV layout that all others must have, also when it is gone; and the weights, if the
+/// rollout does not know them.
 bool RolloutActor::may_join(const InstanceUp& up) {
   ClusterIdentity expected = identity.value_or(up.identity);
   expected.version = config.version;
+  if (config.weights != 0) expected.weights = config.weights;
   const std::string who = cat("instance ", up.instance);
   const Status fits = check_identity(who, up.identity, expected);
   instances_gone.erase(up.instance);
@@ -110,6 +115,7 @@ bool RolloutActor::may_join(const InstanceUp& up) {
     if (expected.weights == 0) expected.weights = up.identity.weights;
     if (expected.shape == 0) expected.shape = up.identity.shape;
     if (expected.endings.empty()) expected.endings = up.identity.endings;
+    if (expected.tokenizer == 0) expected.tokenizer = up.identity.tokenizer;
     identity = expected;
     return true;
   }
@@ -122,15 +128,11 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   return false;
 }
 
-/// Tokens that the largest instance holds. Lost ones that may be started again count, so a length does not depend on when it is asked
-/// for. If all are gone for good, those that come are taken to be like them.
+/// Tokens that the largest instance so far had room for, also if it is gone: where a response ends must not depend on failures.
 int64_t RolloutActor::kv_tokens_max() const {
-  int64_t most = 0, most_ever = 0;
-  for (const auto& [id, kv_tokens] : instances_seen) {
-    most_ever = std::max(most_ever, kv_tokens);
-    if (!instances_gone.contains(id)) most = std::max(most, kv_tokens);
-  }
-  return most > 0 ? most : most_ever;
+  int64_t most = config.kv_tokens_seen;
+  for (const auto& [id, kv_tokens] : instances_seen) most = std::max(most, kv_tokens);
+  return most;
 }
 
 void RolloutActor::on_part_lost(const PartLost& lost) {
@@ -169,7 +171,7 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
   if (started) place();
 }
 
-/// Those that are up, and those that are not awaited.
+/// Counts the instances that are up, and those that are not awaited.
 size_t RolloutActor::settled_instances() const {
   const bool waits_for_change = rt::now_us(self) - started_us < kChangeUs;
   const auto stays_out = [&](const auto& refusal) { return !refusal.second.may_change || !waits_for_change; };
@@ -246,7 +248,7 @@ void RolloutActor::leave_out(RequestId id) {
   if (scheduled) scheduler->cancel(id, rt::now_us(self));
   --open_requests;
   if (scheduled && tokens > 0)
-    rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+    rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
   log(id) = {};
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
@@ -372,6 +374,7 @@ void RolloutActor::cancel_waiting(RequestId request) {
 void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
   if (over() || !drafts.server_up(up)) return;
   rt::monitor(self, up.handle);
+  note_report(up.node, up.handle, servers_before);
   if (started) tell_draft_servers();
 }
 
@@ -520,7 +523,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   const RequestState history = is_scheduled(id.group) ? scheduler->requests().at(id) : RequestState{};
   finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed, aborted});
   if (!failed && !aborted)
-    rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+    rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
   const uint32_t left_in_group = --open_in_group[id.group.index];
   release_kv(owner_of(id));
   if (left_in_group == 0) forget_group(id.group);
@@ -648,7 +651,7 @@ void RolloutActor::run(const Placement& placement) {
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   if (request.tokens.empty()) request.tokens = prompts[placement.request.group.index];
-  open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank, request.tokens.output_tokens()};
+  open[chunk] = {placement.request, placement.instance, now, now, request.tokens.output_tokens()};
   std::vector<InstanceId>& ran = ran_on[placement.request.group.index];
   if (std::ranges::find(ran, placement.instance) == ran.end()) ran.push_back(placement.instance);
   Instance& instance = instances.at(placement.instance);
@@ -670,7 +673,8 @@ void RolloutActor::report_progress() {
                            .running = totals.running,
                            .waiting = totals.waiting,
                            .output_tokens = totals.generated_tokens,
-                           .kv_use_share = 0};
+                           .kv_use_share = 0,
+                           .kv_tokens_max = kv_tokens_max()};
   int64_t total = 0, used = 0;
   for (const auto& [id, instance] : instances) total += instance.kv_blocks, used += instance.kv_blocks_used;
   progress.kv_use_share = total > 0 ? static_cast<double>(used) / static_cast<double>(total) : 0;
@@ -705,6 +709,15 @@ RolloutSummary RolloutActor::summary() const {
           .parts_lost = parts_lost};
 }
 
+/// Notes what a part of a cluster did before this rollout. It answers before it works for it.
+template <class Name, class Handle, class Report>
+void RolloutActor::note_report(Name name, const Handle& part, std::map<Name, Report>& before) {
+  if (!config.machines_may_join) return;
+  rt::gather_then<std::vector<Report>>(self, std::map<Name, Handle>{{name, part}}, GetReport{}, [name, &before](std::vector<Report> reports) {
+    if (!reports.empty()) before.insert_or_assign(name, std::move(reports.front()));
+  });
+}
+
 /// Calls `then` with the summary and the reports of instances and draft servers.
 template <class Then>
 void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
@@ -713,9 +726,13 @@ void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
   targets.insert(draining.begin(), draining.end());
   rt::gather_then<std::vector<InstanceReport>>(
       self, targets, GetReport{}, [this, so_far, then](std::vector<InstanceReport> reports) mutable {
+        for (InstanceReport& report : reports)
+          if (const auto at = instances_before.find(report.instance); at != instances_before.end()) report = since(report, at->second);
         so_far.instances = std::move(reports);
         rt::gather_then<std::vector<DraftServerReport>>(
-            self, drafts.servers(), GetReport{}, [so_far, then](std::vector<DraftServerReport> servers) mutable {
+            self, drafts.servers(), GetReport{}, [this, so_far, then](std::vector<DraftServerReport> servers) mutable {
+              for (DraftServerReport& report : servers)
+                if (const auto at = servers_before.find(report.node); at != servers_before.end()) report = since(report, at->second);
               so_far.draft_servers = std::move(servers);
               then(std::move(so_far));
             });

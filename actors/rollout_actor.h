@@ -31,6 +31,7 @@ struct RolloutConfig {
   RolloutId id;                             // also names its groups, chunks and KV
   ChunkSchedulerConfig scheduler;
   WeightVersion version{1};
+  uint64_t weights = 0;                     // checksum of these (ClusterIdentity): instances with others do not join; 0: those of the first
   size_t instances_expected = 1;            // starts once this many are up, or after no_instance_us with those that are
   int64_t progress_us = 200'000;            // between two progress events
   int64_t chunk_silence_us = 600'000'000;   // a chunk without a report for this long is placed again
@@ -38,7 +39,8 @@ struct RolloutConfig {
   bool machines_may_join = false;           // false: with no instance left, and none that is restarted, it fails at once
   int64_t draft_ttl_us = 600'000'000;       // a draft server forgets a group that it hears nothing about for this long
   int32_t fruitless_max = 0;                // a request fails after this many chunks in a row that ended early without a token; 0: never
-  bool cuts_lengths = false;                // max_tokens that no instance has KV for are cut to what one has; false: the group fails
+  bool cuts_lengths = false;                // max_tokens that no instance ever had KV for are cut to what one had; false: the group fails
+  int64_t kv_tokens_seen = 0;               // for that: what the largest instance of earlier rollouts held
   bool open = false;                        // groups may be added, until CloseRollout
   bool tells_commits = false;               // sends the tokens added to every token log (RolloutCommits), not only of streams
   size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
@@ -79,7 +81,6 @@ struct RolloutActor {
     InstanceId instance;
     int64_t started_us = 0;
     int64_t heard_us = 0;
-    uint64_t yield_rank = 0;
     int64_t first_tokens = 0;  // of the output when it started
   };
   struct Instance {
@@ -149,6 +150,8 @@ struct RolloutActor {
   void finish_request(RequestId request, Ending ending);
   void report_progress();
   RolloutSummary summary() const;
+  template <class Name, class Handle, class Report>
+  void note_report(Name name, const Handle& part, std::map<Name, Report>& before);
   template <class Then>
   void gather_summary(RolloutSummary so_far, Then then);
   rt::result<RolloutSummary> on_report();
@@ -172,6 +175,8 @@ struct RolloutActor {
   std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
   std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
   std::set<InstanceId> instances_gone;              // for good
+  std::map<InstanceId, InstanceReport> instances_before;  // in a cluster: what they had done when they came up
+  std::map<NodeId, DraftServerReport> servers_before;
   std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
   std::map<InstanceId, int64_t> instances_seen;     // that were up at some time, and how many tokens their KV holds
   std::vector<std::string> parts_lost;              // reasons

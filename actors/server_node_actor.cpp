@@ -41,7 +41,7 @@ ServerNodeActor::handle::behavior_type ServerNodeActor::make_behavior() {
           [this](const DrainNode& drain) { on_drain(drain); },
           [](const DirectoryUp&) {},
           [](const WeightPart&) {},  // a server is told of a folder; it fetches nothing here
-          [this](const Tick& tick) { on_tick(tick.what); },
+          [this](const Tick& tick) { on_tick(tick.of); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
           },
@@ -125,7 +125,7 @@ bool ServerNodeActor::weights_move() const {
   return config.moving && config.moving->load() == now.value;
 }
 
-void ServerNodeActor::tick_in(int64_t us) { rt::tell_after(self, us, handle{self}, Tick{++last_tick}); }
+void ServerNodeActor::tick_in(int64_t us) { rt::tell_after(self, us, handle{self}, Tick{.of = ++last_tick}); }
 
 void ServerNodeActor::on_tick(uint64_t what) {
   if (what != last_tick) return;
@@ -163,7 +163,7 @@ InstanceUp ServerNodeActor::instance_up() const {
 
 ClusterIdentity ServerNodeActor::identity() const {
   const std::string label = target.version == WeightVersion{} ? first_weights.value_or("") : cat(target.version);
-  return {.model = config.model, .weights = weights_hash(label), .version = version};
+  return {.model = config.model, .weights = label_hash(label), .version = version};
 }
 
 void ServerNodeActor::on_down(const rt::down& message) {
@@ -210,7 +210,7 @@ void ServerNodeActor::on_weights(const InstanceWeights& answer) {
     if (parts.events.seen) parts.events.seen(config.node, state);
   }
   if (!draining) tell_all(instance_up());  // after an error too: rollouts may have left it
-  rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? weights_hash(cat(version)) : 0});
+  rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? label_hash(cat(version)) : 0});
 }
 
 // ---- leaving -----------------------------------------------------------------------------------------------------------------------

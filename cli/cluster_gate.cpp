@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/secret_file.h"
 #include "protocols/cluster.h"
 
 namespace seer {
@@ -96,6 +97,8 @@ Status load(SSL_CTX* context, const TlsFiles& tls) {
     return fail(Code::kInvalidArgument, flag, " ", file, ": ", what...);
   };
   ERR_clear_error();
+  for (const auto& [flag, file] : {std::pair{"--tls-cert", &tls.certificate}, {"--tls-key", &tls.key}, {"--tls-ca", &tls.ca}})
+    SEER_RETURN_IF_ERROR(check_readable(flag, *file));
   if (SSL_CTX_use_certificate_chain_file(context, tls.certificate.c_str()) != 1)
     return wrong("--tls-cert", tls.certificate, "expected a certificate in PEM format (", reason_of_openssl(), ")");
   if (SSL_CTX_use_PrivateKey_file(context, tls.key.c_str(), SSL_FILETYPE_PEM) != 1)

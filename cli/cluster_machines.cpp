@@ -1,11 +1,16 @@
 #include "cli/cluster_machines.h"
 
+#include <numeric>
 #include <utility>
 
 namespace seer {
 
-ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config) {
-  return {.model = model_name(folder), .shape = shape_hash(config), .version = {}, .endings = endings_text(config.eos_ids, config.context_tokens_max)};
+ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config, const Tokenizer* tokenizer) {
+  return {.model = model_name(folder),
+          .shape = shape_hash(config),
+          .version = {},
+          .endings = endings_text(config.eos_ids, config.context_tokens_max),
+          .tokenizer = pieces_hash(tokenizer)};
 }
 
 Result<std::unique_ptr<ClusterMachines>> ClusterMachines::enter(ClusterNet& net, Config config, const std::atomic<bool>& stop,
@@ -111,10 +116,15 @@ std::map<NodeId, NodeHandle> ClusterMachines::nodes() const {
   return fleet_.nodes();
 }
 
+int64_t ClusterMachines::instances_expected() const {
+  const std::lock_guard lock(mutex_);
+  return std::accumulate(expected_.begin(), expected_.end(), int64_t{0}, [](int64_t sum, const auto& machine) { return sum + machine.second; });
+}
+
 Status ClusterMachines::joined(const NodeAddress& at, NodeHandle node, uint32_t instances) {
   const std::lock_guard lock(mutex_);
   SEER_RETURN_IF_ERROR(fleet_.add_node(at.node, std::move(node)));
-  instances_[at.node] = instances;
+  instances_[at.node] = expected_[at.node] = instances;
   return {};
 }
 
@@ -123,6 +133,7 @@ void ClusterMachines::left(const PartLost& lost) {
     const std::lock_guard lock(mutex_);
     if (fleet_.node(lost.node)) fleet_.lose_node(lost);
     instances_.erase(lost.node);
+    if (lost.reason.empty()) expected_.erase(lost.node);
   }
   if (config_.node_left) config_.node_left(lost.node);
 }
@@ -150,7 +161,7 @@ Status ClusterMachines::enter_again(const ClusterHandle& returned) {
     if (fleet_.rollout(id)) rt::post(returned, RolloutStarted{id, fleet_.rollout(id)});
   controller_ = returned;
   // Not which machines had them then: each says what it has when it enters.
-  if (weights_) rt::post(returned, ClusterWeights{weights_->what, weights_->weights, {}});
+  if (weights_) rt::post(returned, ClusterWeights{weights_->what, {}});
   return {};
 }
 

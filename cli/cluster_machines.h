@@ -19,11 +19,12 @@
 #include "cli/cluster_dial.h"
 #include "cli/cluster_net.h"
 #include "gpu/model/model_config.h"
+#include "gpu/text/tokenizer.h"
 
 namespace seer {
 
-/// What a process that brings prompts knows of the model: its name and shape.
-ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config);
+/// What a process that brings prompts knows of the model. `tokenizer`: may be null.
+ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config, const Tokenizer* tokenizer);
 
 class ClusterMachines {
  public:
@@ -60,6 +61,8 @@ class ClusterMachines {
   void changed_late(const WeightsUpdated& answer);
   KvDirectoryHandle directory() const;
   std::map<NodeId, NodeHandle> nodes() const;
+  /// Instances of the machines that are there, and of those that were lost and have not come back. Thread-safe.
+  int64_t instances_expected() const;
 
  private:
   ClusterMachines(ClusterNet& net, Config config, ClusterHandle controller, RolloutEntered entered, const EventLog& log);
@@ -74,12 +77,13 @@ class ClusterMachines {
   const RolloutEntered entered_;
   const EventLog log_;
   std::string last_refusal_;  // of a new id, used by follow() only
-  mutable std::mutex mutex_;  // guards the next six
+  mutable std::mutex mutex_;  // guards the next seven
   Fleet fleet_;
   ClusterHandle controller_;
   std::deque<RolloutId> ids_;
   std::set<RolloutId> taken_;              // ids of rollouts that are not over
   std::map<NodeId, uint32_t> instances_;   // of the machines that are there
+  std::map<NodeId, uint32_t> expected_;    // of these, and of those that were lost
   std::optional<ClusterWeights> weights_;  // as weights_are() said last
   std::optional<ClusterWatch> watch_;      // calls joined(), left() and enter_again()
 };

@@ -301,12 +301,6 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
 // ---- writing: lists straight into the text, as a response can hold 100 000 numbers -----------------------------
 // Not written with the library: it writes a float with the digits of a double, twice as long, and copies lists first.
 
-template <class T>
-void append_integer(std::string& out, T value) {
-  std::array<char, 24> buffer;
-  out.append(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr);
-}
-
 void append_seconds(std::string& out, double seconds) {
   std::array<char, 40> buffer;
   const auto text = std::to_chars(buffer.data(), buffer.data() + buffer.size(), seconds, std::chars_format::fixed, 6);

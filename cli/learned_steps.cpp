@@ -88,7 +88,7 @@ void LearnedSteps::came(const std::string& rid, int64_t tokens, int64_t cached_t
   request.then = now_;
 }
 
-/// Of the steps from since_us until now.
+/// Takes note of the time of the steps from since_us until now.
 void LearnedSteps::note_steps(const Open& request) {
   const auto steps = static_cast<double>(request.tokens), us = static_cast<double>(now_us_ - request.since_us);
   if (us <= 0) return;

@@ -33,7 +33,7 @@ class LearnedSteps {
   /// Nothing more comes. Ignored likewise.
   void ended(const std::string& rid, int64_t now_us);
 
-  /// Of the bins that have enough steps to be believed.
+  /// A point for each bin that has enough steps to be believed.
   std::vector<ProfilePoint> points() const;
   /// Adds what another one has learned of a server like this.
   void add(const LearnedSteps& other);

@@ -283,7 +283,7 @@ struct Machines {
   ServerFleet* servers = nullptr;  // that the nodes of `local` are; null: they are in this process
   std::optional<Fleet> local;
   std::unique_ptr<ClusterMachines> cluster;
-  uint64_t weights = 0;  // checksum of what they run with
+  uint64_t weights = 0;  // checksum of what they run with, also of how it computes
 
   KvDirectoryHandle directory() const { return local ? local->directory() : cluster->directory(); }
   RolloutHandle start_rollout(const RolloutConfig& config, RolloutTask task, const RolloutEvents& events) {
@@ -297,7 +297,8 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
   machines.local.emplace(system, FleetLinks{}, log);
-  machines.weights = hash_pair(work.loaded.model()->weights_hash, static_cast<uint64_t>(options.kv_dtype));
+  const uint64_t device = hash_pair(static_cast<uint64_t>(options.device), static_cast<uint64_t>(options.tensor_parallel));
+  machines.weights = hash_pair(work.loaded.model()->weights_hash, hash_pair(static_cast<uint64_t>(options.kv_dtype), device));
   return machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
@@ -306,11 +307,12 @@ Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const Rollo
                      RolloutConfig& config) {
   const std::atomic<bool> never{false};
   SEER_ASSIGN_OR_RETURN(machines.cluster,
-                        ClusterMachines::enter(net, {.address = options.cluster, .model = model_identity(options.model, work.config), .wait_s = options.controller_wait_s},
+                        ClusterMachines::enter(net, {.address = options.cluster, .model = model_identity(options.model, work.config, work.tokenizer.get()), .wait_s = options.controller_wait_s},
                                                hooks.stop != nullptr ? *hooks.stop : never, hooks.log));
   const RolloutEntered& entered = machines.cluster->entered();
   config.id = machines.cluster->take_id();
   config.version = entered.version;
+  config.weights = entered.weights;
   config.instances_expected = entered.instances;  // instances that come later take part too
   machines.weights = entered.weights;
   return {};
@@ -331,9 +333,8 @@ Status connect_servers(rt::system& system, const RolloutOptions& options, Server
   }
   SEER_ASSIGN_OR_RETURN(const std::string label, servers.weights_label());
   if (hooks.weights_named && !label.empty() && label != cat(config.version)) hooks.weights_named(label);
-  const WeightVersion version = config.version;
-  config = routed_rollout(routed_scheduler(config.scheduler, options.router), servers.all().size());  // those that are out say so, and take part later
-  config.version = version;
+  config.scheduler = routed_scheduler(config.scheduler, options.router);
+  config = routed_rollout(std::move(config), servers.all().size());  // those that are out say so, and take part later
   machines.weights = servers.weights();
   return {};
 }
@@ -385,7 +386,10 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     if (written.ok() && hooks.response) written = hooks.response(response);
     if (history) history->keep(response);
   };
-  SEER_ASSIGN_OR_RETURN(RunJournal journal, RunJournal::open(options, work.groups, config.version, machines.weights));
+  ClusterIdentity identity = model_identity(options.model, work.config, work.tokenizer.get());
+  identity.version = config.version;
+  identity.weights = machines.weights;
+  SEER_ASSIGN_OR_RETURN(RunJournal journal, RunJournal::open(options, work.groups, identity));
   const int64_t answered_before = std::ssize(journal.answered());
   const int64_t begun_tokens = journal.begun_tokens() - static_cast<int64_t>(journal.begun());  // the last of each is computed again
   if (answered_before > 0 || journal.begun() > 0)

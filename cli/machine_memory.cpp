@@ -123,6 +123,7 @@ std::string size_text(int64_t bytes) {
 }
 
 Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemory& machine) {
+  if (machine.bytes == 0) return {};  // it is not known
   int64_t used = 0;
   std::string all;
   for (const MemoryDemand& demand : demands) {

@@ -107,7 +107,7 @@ Result<Layout> learn_layout(rt::system& system, const ClusterHandle& controller,
     const ClusterReport report = inbox.ask<ClusterReport>(controller, GetReport{}, {}, &answered);
     if (!answered) return fail(Code::kUnavailable, "the controller at ", options.join, " does not answer");
     for (const ClusterNodeReport& node : report.nodes)
-      if (node.kv_block_bytes > 0) return Layout{{.model = node.identity.model, .shape = node.identity.shape, .layout = node.identity.layout, .version = {}, .endings = node.identity.endings},
+      if (node.kv_block_bytes > 0) return Layout{{.model = node.identity.model, .shape = node.identity.shape, .layout = node.identity.layout, .version = {}, .endings = node.identity.endings, .tokenizer = node.identity.tokenizer},
                       node.kv_block_bytes};
     if (!std::exchange(was_told, true))
       std::cout << "node " << options.name << " waits for a machine with instances, which knows how large KV is" << std::endl;
@@ -135,7 +135,7 @@ Result<Machine> make_machine(NodeOptions& options, const NodeConfig& config, Slo
   Machine machine;
   machine.makers = in_cluster(std::move(makers), net);
   SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
-  machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info()), kv_block_bytes_of(options, loaded.model()->config)};
+  machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info(), pieces_hash(loaded.tokenizer.get())), kv_block_bytes_of(options, loaded.model()->config)};
   return machine;
 }
 Result<Machine> make_helper(const NodeOptions& options, const NodeConfig& config, const Layout& layout, SlowWork& aside,

@@ -77,7 +77,7 @@ SimRun run_of(const RolloutOptions& options, RolloutOutcome&& outcome) {
           .completions_s = std::move(outcome.completions_s)};
 }
 
-std::string command_text(const RolloutOptions& options) {
+std::string settings_text(const RolloutOptions& options) {
   return cat("seer rollout --model ", options.model, " --prompts ", options.prompts, " --group-size ", options.group_size,
              " --instances ", options.instances);
 }
@@ -214,7 +214,7 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
   SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
   if (learned && learned->ok()) SEER_RETURN_IF_ERROR(write(profile, "profile", step_profile_json(**learned)));
   if (profile && learned && !learned->ok()) std::cerr << "seer: warning: no --profile-out: " << learned->error().detail << "\n";
-  if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
+  if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, settings_text(options), "Rollout")));
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
   // If responses go to stdout, as they may when prompts come from stdin, the table must not be among them.
   std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;

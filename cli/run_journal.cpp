@@ -10,10 +10,15 @@ constexpr int64_t kSyncUs = 1'000'000;
 }  // namespace
 
 Result<RunJournal> RunJournal::open(const RolloutOptions& options, [[maybe_unused]] const std::vector<GroupSpec>& groups,
-                                    [[maybe_unused]] WeightVersion version, [[maybe_unused]] uint64_t weights) {
+                                    [[maybe_unused]] const ClusterIdentity& identity) {
   if (options.journal.empty()) return RunJournal{};
 #ifdef SEER_HAVE_ROCKSDB
-  JournalWork work{.model = model_name(options.model), .weights = weights, .version = version, .groups = {}};
+  JournalWork work{.model = identity.model,
+                   .weights = identity.weights,
+                   .version = identity.version,
+                   .endings = identity.endings,
+                   .tokenizer = identity.tokenizer,
+                   .groups = {}};
   for (const GroupSpec& group : groups) work.groups.push_back(hash_group(group));
   RunJournal journal;
   SEER_ASSIGN_OR_RETURN(journal.journal_, RolloutJournal::open(options.journal, work, options.resume));

@@ -13,8 +13,8 @@ namespace seer {
 
 class RunJournal {
  public:
-  /// `weights`: a checksum. Errors: those of RolloutJournal::open(); kUnavailable if this build has no RocksDB.
-  static Result<RunJournal> open(const RolloutOptions& options, const std::vector<GroupSpec>& groups, WeightVersion version, uint64_t weights);
+  /// Errors: those of RolloutJournal::open(); kUnavailable if this build has no RocksDB.
+  static Result<RunJournal> open(const RolloutOptions& options, const std::vector<GroupSpec>& groups, const ClusterIdentity& identity);
 
   bool is_on() const { return journal_ != nullptr; }
   /// Responses that were given before, in their order.

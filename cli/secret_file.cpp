@@ -6,11 +6,16 @@
 
 namespace seer {
 
+Status check_readable(const std::string& flag, const std::string& path) {
+  if (std::ifstream(path)) return {};
+  return fail(Code::kInvalidArgument, flag, " ", path, ": cannot be read: ", std::strerror(errno));
+}
+
 Result<std::string> read_secret_file(const std::string& flag, const std::string& path, size_t bytes_min) {
   if (path.empty()) return std::string();
   const auto wrong = [&](const auto&... what) { return fail(Code::kInvalidArgument, flag, " ", path, ": ", what...); };
+  SEER_RETURN_IF_ERROR(check_readable(flag, path));
   std::ifstream file(path);
-  if (!file) return wrong("cannot be read: ", std::strerror(errno));
   std::string secret;
   std::getline(file, secret);
   while (secret.ends_with('\r') || secret.ends_with(' ')) secret.pop_back();

@@ -35,8 +35,11 @@ ChunkSchedulerConfig routed_scheduler(ChunkSchedulerConfig scheduler, const Rout
   return scheduler;
 }
 
-RolloutConfig routed_rollout(ChunkSchedulerConfig scheduler, size_t servers) {
-  return {.scheduler = std::move(scheduler), .instances_expected = servers, .no_instance_us = kNoServerUs, .fruitless_max = kFruitlessMax};
+RolloutConfig routed_rollout(RolloutConfig config, size_t servers) {
+  config.instances_expected = servers;
+  config.no_instance_us = kNoServerUs;
+  config.fruitless_max = kFruitlessMax;
+  return config;
 }
 
 ServerFleet::ServerFleet(ServerFleetConfig config, std::shared_ptr<const Tokenizer> tokenizer, EventLog log)
@@ -145,7 +148,7 @@ size_t ServerFleet::up_count() const {
 uint64_t ServerFleet::weights() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, server] : known_)
-    if (server.is_up) return weights_hash(server.state.weights);
+    if (server.is_up) return label_hash(server.state.weights);
   return 0;
 }
 

@@ -109,6 +109,6 @@ std::string worker_name(NodeId id);
 /// The scheduling of rollouts on servers.
 ChunkSchedulerConfig routed_scheduler(ChunkSchedulerConfig scheduler, const RouterOptions& router);
 /// Fills in what rollouts on servers have in common.
-RolloutConfig routed_rollout(ChunkSchedulerConfig scheduler, size_t servers);
+RolloutConfig routed_rollout(RolloutConfig config, size_t servers);
 
 }  // namespace seer

@@ -134,6 +134,7 @@ struct StageWeights {
   uint64_t id = 0;
   WeightVersion version;
   std::string folder;
+  uint64_t layout_hash = 0;  // with them, as in EngineInfo: others are refused; 0: any
 };
 /// Work queued after this runs with the staged weights; the old ones are freed.
 /// REQUIRES: StageWeights has succeeded since the last switch.
@@ -147,6 +148,10 @@ struct WeightResult {
   WeightVersion version;     // of the running weights
   uint64_t layout_hash = 0;  // with them, as in EngineInfo
 };
+inline void take_over(const WeightResult& weights, EngineInfo& info) {
+  info.version = weights.version;
+  info.layout_hash = weights.layout_hash;
+}
 
 using EngineWork = std::variant<StepBatch, CopyBatch, StageWeights, SwitchWeights>;
 using EngineResult = std::variant<StepResult, CopyResult, WeightResult>;

@@ -2,8 +2,7 @@
 // on the arguments alone, bit for bit, whatever the batch, the thread or the processor. Used by the engines.
 //
 // Order of the rules, as in Hugging Face:
-//   1. repetition penalty on each distinct token in penalty_tokens: a positive logit is divided by it, others
-//   multiplied;
+//   1. repetition penalty on each distinct token in penalty_tokens: a positive logit is divided by it, others multiplied;
 //   2. before min_tokens: the logits of the banned ids, EOS and stop tokens, become the lowest float;
 //   3. temperature;
 //   4. top-k: exactly the k largest (ties at the threshold: lower ids);
@@ -91,7 +90,7 @@ Status validate(const SamplingParams& params);
 
 /// The EOS and stop tokens of a request, ascending. `eos_ids`: the model's.
 std::vector<int32_t> ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids);
-/// Of a request with min_tokens.
+/// Ending ids of a request with min_tokens.
 inline constexpr int64_t kEndingIdsMax = 16;
 /// kInvalidArgument: min_tokens, and more than kEndingIdsMax ending ids.
 Status check_ending_ids(const SamplingParams& params, const std::vector<int32_t>& eos_ids);

@@ -16,7 +16,8 @@
 namespace seer {
 
 // ---- small control messages ------------------------------------------------------------------------------------------
-struct Tick { uint64_t what = 0; SEER_FIELDS(Tick, what) };
+/// A timer of the actor itself. `kind` is a number of its own, and `of` what the timer is about.
+struct Tick { uint32_t kind = 0; uint64_t of = 0; SEER_FIELDS(Tick, kind, of) };
 /// An engine, a cold store, a transport or a maker has results for its owner to take.
 struct WorkReady { uint64_t what = 0; SEER_FIELDS(WorkReady, what) };
 /// Ends a rollout in order; the responses that finished were sent already.
@@ -254,7 +255,8 @@ struct NewWeights {
   WeightSourceHandle source = {};  // gives their bytes; null: they are read from the folder, or lie in this process
   uint64_t bytes = 0;              // from the source
   uint32_t crc = 0;                // CRC32C of these
-  SEER_FIELDS(NewWeights, version, folder, source, bytes, crc)
+  uint64_t weights = 0;            // checksum of the weights (ClusterIdentity): others are refused; 0: not known yet
+  SEER_FIELDS(NewWeights, version, folder, source, bytes, crc, weights)
 };
 /// Asks a node to update all of its instances. It answers once.
 struct UpdateWeights {
@@ -314,7 +316,7 @@ struct NodeReport {
   int32_t restarts = 0;                     // of its parts
   std::vector<InstanceReport> instances;    // that are up
   std::vector<KvNodeReport> pool;           // one entry; empty without a KV pool
-  ClusterIdentity identity;                 // of its first running instance
+  ClusterIdentity identity;                 // of its running instance with the newest weights; empty: none runs
   SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool, identity)
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<WeightPart>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
@@ -356,12 +358,11 @@ struct NodeJoined {
   uint32_t instances = 0;
   SEER_FIELDS(NodeJoined, at, handle, instances)
 };
-/// The cluster has new weights. Machines that join with older ones are updated to them.
+/// The cluster has new weights, whose checksum is known. Machines that join with older ones are updated to them.
 struct ClusterWeights {
   NewWeights what;
-  uint64_t weights = 0;       // their checksum (ClusterIdentity)
   std::vector<NodeId> nodes;  // those that have changed already; the controller asks the others
-  SEER_FIELDS(ClusterWeights, what, weights, nodes)
+  SEER_FIELDS(ClusterWeights, what, nodes)
 };
 /// Hears which machines join, and which weights they have. PartLost: a machine died or gave up, and all of it is lost.
 using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>, rt::oneway<ClusterWeights>>;
@@ -388,9 +389,8 @@ using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
 struct LengthSeen {
   RequestId request;
   int64_t tokens = 0;
-  int64_t max_tokens = 0;  // limit per response of the group: the estimate until a member has finished
   EstimateSink reply_to;
-  SEER_FIELDS(LengthSeen, request, tokens, max_tokens, reply_to)
+  SEER_FIELDS(LengthSeen, request, tokens, reply_to)
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 

@@ -206,8 +206,9 @@ struct RolloutProgress {
   RolloutId rollout;
   int64_t requests = 0, done = 0, running = 0, waiting = 0;
   int64_t output_tokens = 0;
-  double kv_use_share = 0;  // of all instances' KV
-  SEER_FIELDS(RolloutProgress, rollout, requests, done, running, waiting, output_tokens, kv_use_share)
+  double kv_use_share = 0;    // of all instances' KV
+  int64_t kv_tokens_max = 0;  // tokens that the largest instance so far had room for
+  SEER_FIELDS(RolloutProgress, rollout, requests, done, running, waiting, output_tokens, kv_use_share, kv_tokens_max)
 };
 
 /// Figures of a whole rollout iteration (fields as in the report of `seer rollout`).
@@ -233,7 +234,7 @@ struct RolloutSummary {
   int64_t instances_lost = 0;  // died or fell silent; what ran there was placed again
   double length_icc = 0;
   double estimate_error = 0;
-  std::vector<InstanceReport> instances;
+  std::vector<InstanceReport> instances;  // in a cluster: of what they did since they came to this rollout, for all rollouts
   std::vector<DraftServerReport> draft_servers;
   std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
   SEER_FIELDS(RolloutSummary, rollout, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,

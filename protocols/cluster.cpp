@@ -13,6 +13,8 @@ std::string quoted(const std::string& name) {
   return name.size() <= kShown ? cat('"', name, '"') : cat('"', name.substr(0, kShown), "...\"");
 }
 
+constexpr const char* kLayoutOptions = ": --kv-dtype, --block-tokens, --device and, with GPUs, --tensor-parallel and their kind must be the same";
+
 std::string hex(uint64_t hash) {
   char text[17];
   std::snprintf(text, sizeof text, "%016" PRIx64, hash);
@@ -52,10 +54,12 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
     return refuse("config.json's checksum", hex(found.shape), hex(expected.shape));
   if (!found.endings.empty() && !expected.endings.empty() && found.endings != expected.endings)
     return refuse("end of responses", quoted(found.endings), quoted(expected.endings));
+  if (found.tokenizer != 0 && expected.tokenizer != 0 && found.tokenizer != expected.tokenizer)
+    return refuse("tokenizer's checksum", hex(found.tokenizer), hex(expected.tokenizer));
   const WeightVersion any{};
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);
-  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), hex(expected.layout));
+  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), cat(hex(expected.layout), kLayoutOptions));
   if (found.weights != 0 && expected.weights != 0 && found.weights != expected.weights)
     return refuse("weights' checksum", hex(found.weights), hex(expected.weights));
   return {};

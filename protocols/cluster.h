@@ -15,7 +15,7 @@
 namespace seer {
 
 /// Raised with every change to a message, its meaning, or the greeting.
-inline constexpr uint32_t kProtocolNumber = 15;
+inline constexpr uint32_t kProtocolNumber = 16;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
@@ -25,7 +25,8 @@ struct ClusterIdentity {
   uint64_t weights = 0;   // checksum; 0: any
   WeightVersion version;  // of its weights; 0: any
   std::string endings;    // endings_text() of the model; empty: any
-  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version, endings)
+  uint64_t tokenizer = 0; // checksum of the texts of all tokens, which stop strings are found in; 0: any
+  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version, endings, tokenizer)
 };
 
 /// What a machine does in a cluster.

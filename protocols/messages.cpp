@@ -1,14 +1,71 @@
 // How messages are read, written and printed. Here, once, since every program that starts actors would compile it again.
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "protocols/actors.h"
 
 namespace seer {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <class T>
+concept Number = std::is_arithmetic_v<T> && sizeof(T) > 1;
+
+/// Numbers that travel in one piece, as they are in memory; CAF would handle each by itself.
+template <Number T>
+struct NumberBlock {
+  std::vector<T>& numbers;
+};
+
+template <class Inspector>
+constexpr bool kReads = std::is_base_of_v<caf::deserializer, Inspector>;
+template <class Inspector>
+constexpr bool kWrites = std::is_base_of_v<caf::serializer, Inspector>;
+
+template <class Inspector, Number T>
+caf::error inspect(Inspector& f, NumberBlock<T>& block) {
+  constexpr size_t kAtOnce = size_t{1} << 14;  // memory is taken as numbers come, whatever count a message claims
+  size_t left = block.numbers.size();
+  if (auto error = f.begin_sequence(left)) return error;
+  if constexpr (kReads<Inspector>) {
+    block.numbers.clear();
+    while (left > 0) {
+      const size_t had = block.numbers.size(), next = std::min(left, kAtOnce);
+      block.numbers.resize(had + next);
+      if (auto error = f.apply_raw(next * sizeof(T), block.numbers.data() + had)) return error;
+      left -= next;
+    }
+  } else if (left > 0) {
+    if (auto error = f.apply_raw(left * sizeof(T), block.numbers.data())) return error;
+  }
+  return f.end_sequence();
+}
+
+/// How a field travels: as itself, or as a block.
+template <class Inspector, class T>
+T& on_wire(T& field) {
+  return field;
+}
+template <class Inspector, Number T>
+  requires(kReads<Inspector> || kWrites<Inspector>)
+NumberBlock<T> on_wire(std::vector<T>& field) {
+  return {field};
+}
+
+}  // namespace
 
 template <class Inspector, HasFields T>
 typename Inspector::result_type inspect(Inspector& f, T& x) {
-  return x.visit_fields([&](auto&... fields) { return f(caf::meta::type_name(T::kTypeName), fields...); });
+  return x.visit_fields([&]<class... Fields>(Fields&... fields) {
+    std::tuple<decltype(on_wire<Inspector>(fields))...> all(on_wire<Inspector>(fields)...);
+    return std::apply([&](auto&... each) { return f(caf::meta::type_name(T::kTypeName), each...); }, all);
+  });
 }
 
 template <class Inspector>
@@ -20,7 +77,8 @@ typename Inspector::result_type inspect(Inspector& f, TokenLog& log) {
     log = TokenLog(tokens, prompt_tokens);
     return {};
   };
-  return f(caf::meta::type_name("TokenLog"), tokens, prompt_tokens, caf::meta::load_callback(load));
+  auto&& travelling = on_wire<Inspector>(tokens);
+  return f(caf::meta::type_name("TokenLog"), travelling, prompt_tokens, caf::meta::load_callback(load));
 }
 
 namespace {
@@ -31,8 +89,8 @@ using Function = void (*)();
 template <class T>
 std::array<Function, 3> inspectors() {
   if constexpr (HasFields<T>)
-    return {reinterpret_cast<Function>(&inspect<caf::serializer, T>), reinterpret_cast<Function>(&inspect<caf::deserializer, T>),
-            reinterpret_cast<Function>(&inspect<caf::detail::stringification_inspector, T>)};
+    return {reinterpret_cast<Function>(&seer::inspect<caf::serializer, T>), reinterpret_cast<Function>(&seer::inspect<caf::deserializer, T>),
+            reinterpret_cast<Function>(&seer::inspect<caf::detail::stringification_inspector, T>)};
   else
     return {};
 }

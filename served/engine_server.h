@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "protocols/hash.h"
 #include "protocols/ids.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
@@ -29,7 +31,7 @@ struct ServedAsk {
   SamplingParams sampling;
   uint64_t seed = 0;             // of the response
 
-  /// Of the new tokens, how many come before an EOS or stop token, at least.
+  /// How many of the new tokens come before an EOS or stop token, at least.
   int64_t min_new_tokens() const {
     return std::clamp<int64_t>(sampling.min_tokens - (std::ssize(tokens) - prompt_tokens), 0, max_new_tokens);
   }
@@ -69,6 +71,9 @@ struct ServerState {
   double kv_use_share = 0;
   bool is_deterministic = false; // the same request gives the same bits, whatever runs beside it
 };
+
+/// Stands for the checksum of weights that a server labels so (ClusterIdentity). 0: it does not label them.
+constexpr uint64_t label_hash(std::string_view label) { return label.empty() ? 0 : hash_text(label); }
 
 class EngineServer {
  public:

@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
@@ -28,6 +29,8 @@ using boost::system::error_code;
 
 constexpr size_t kPartBytes = 64 << 10;
 constexpr size_t kIdleMax = 64;  // kept connections of an address
+/// The CAs that RHEL, Fedora and SUSE trust. The OpenSSL of a bundle looks where Debian has them.
+constexpr const char* kOtherCas[] = {"/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"};
 
 /// "a:30000", with an IPv6 address in brackets.
 std::string host_port(const HttpAddress& to) {
@@ -229,6 +232,8 @@ struct HttpClient::Loop {
       tls->set_verify_mode(asio::ssl::verify_peer);
       error_code none;  // a system without CAs trusts nobody
       tls->set_default_verify_paths(none);
+      if (!std::filesystem::exists(X509_get_default_cert_file()) && !std::filesystem::exists(X509_get_default_cert_dir()))
+        for (const char* const file : kOtherCas) tls->load_verify_file(file, none);
     }
     return *tls;
   }

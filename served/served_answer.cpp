@@ -45,9 +45,9 @@ void ServedAnswer::end(const Status& status) {
 }
 
 void ServedAnswer::take(std::string_view text) {
-  const auto object = nlohmann::json::parse(text, nullptr, false);
-  if (object.is_discarded()) return fail_with("its answer is not JSON");
-  Result<ServedPart> part = reader_->read(object);
+  const auto object = parse_answer(text);
+  if (!object.ok()) return fail_with(object.error().detail);
+  Result<ServedPart> part = reader_->read(*object);
   if (!part.ok()) return fail_with(part.error().detail);
   if (!part->tokens.empty() || part->end != ServedEnd::kNone) give(*std::move(part));
 }

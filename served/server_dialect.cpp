@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "served/sglang_server.h"
@@ -15,7 +16,8 @@ namespace {
 
 /// The sentence in an error answer, whatever its shape; else the beginning of the text.
 std::string message_of(const std::string& body) {
-  const json object = json::parse(body, nullptr, false);
+  const Result<json> parsed = parse_answer(body);
+  const json object = parsed.ok() ? *parsed : json();
   const json* at = &object;
   for (const char* const name : {"error", "message", "detail"})
     if (const json* const inner = field_of(*at, name)) at = inner;
@@ -53,6 +55,14 @@ Result<ServedPart> AnswerReader::read(const json& object) {
 std::unique_ptr<ServerDialect> make_dialect(ServerKind kind) {
   if (kind == ServerKind::kVllm) return std::make_unique<VllmServer>();
   return std::make_unique<SglangServer>(kind == ServerKind::kSeer);
+}
+
+const std::string& own_server_id() {
+  static const std::string id = [] {
+    std::random_device random;
+    return cat(random(), "-", random(), "-", random());
+  }();
+  return id;
 }
 
 json sampling_fields(const SamplingParams& s) {
@@ -124,10 +134,25 @@ Result<float> logprob_of(const json& value) {
   return std::min(logprob, 0.0f);
 }
 
+Result<json> parse_answer(std::string_view text) {
+  constexpr int kDepthMax = 64;
+  bool is_deep = false;
+  json object = json::parse(
+      text.begin(), text.end(),
+      [&](int depth, json::parse_event_t, json&) {
+        is_deep |= depth > kDepthMax;
+        return !is_deep;
+      },
+      false);
+  if (is_deep) return fail(Code::kCorrupt, "its answer is nested deeper than ", kDepthMax, " levels");
+  if (object.is_discarded()) return fail(Code::kCorrupt, "its answer is not JSON");
+  return object;
+}
+
 json json_of(const HttpAnswer& answer) {
   if (answer.status != 200) return nullptr;
-  json object = json::parse(answer.body, nullptr, false);
-  return object.is_discarded() ? json() : object;
+  Result<json> object = parse_answer(answer.body);
+  return object.ok() ? *std::move(object) : json();
 }
 
 }  // namespace seer

@@ -27,7 +27,7 @@ class AnswerReader {
   Result<ServedPart> read(const nlohmann::json& object);
 
  protected:
-  /// Of an object that is no error.
+  /// Reads an object that is no error.
   virtual Result<ServedPart> read_part(const nlohmann::json& object) = 0;
   const ServedAsk& ask_;
 
@@ -39,7 +39,7 @@ class ServerDialect {
  public:
   virtual ~ServerDialect() = default;
   virtual HttpAsk generate(const ServedAsk& ask) const = 0;
-  /// Of the answer to generate(). REQUIRES: `ask` outlives it.
+  /// Makes a reader of the answer to generate(). REQUIRES: `ask` outlives it.
   virtual std::unique_ptr<AnswerReader> reader(const ServedAsk& ask) const = 0;
   /// None: closing the connection is all that ends a request.
   virtual std::optional<HttpAsk> abort(const std::string& rid) const = 0;
@@ -52,6 +52,9 @@ class ServerDialect {
 };
 
 std::unique_ptr<ServerDialect> make_dialect(ServerKind kind);
+
+/// Names this process in its own /server_info, so that a router does not take itself for a server behind it. Thread-safe.
+const std::string& own_server_id();
 
 /// The sampling parameters that SGLang and vLLM call alike.
 nlohmann::json sampling_fields(const SamplingParams& sampling);
@@ -102,6 +105,8 @@ Result<std::vector<int32_t>> ids_of(const nlohmann::json& list);
 Status note_end(const std::string& reason, std::string matched, const std::string& message, ServedPart& part);
 /// Errors: not a number that is finite and at most 0. Rounded values just above 0 count as 0.
 Result<float> logprob_of(const nlohmann::json& value);
+/// Errors: not JSON; nested deeper than 64 levels, which the library would write recursively.
+Result<nlohmann::json> parse_answer(std::string_view text);
 /// The answer's JSON; null where it is none, or its status is not 200.
 nlohmann::json json_of(const HttpAnswer& answer);
 

@@ -134,7 +134,9 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
   if (!info.is_object()) info = json_of(answers[1]);
   if (!info.is_object()) return fail(Code::kUnavailable, "neither /server_info nor /get_server_info answers: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
   const bool is_seer = text_of(info, "version") == "seer";
-  if (is_seer_ && !is_seer) return fail(Code::kInvalidArgument, "it is no `seer serve`: its version is ", text_of(info, "version"));
+  if (must_be_seer_ && !is_seer) return fail(Code::kInvalidArgument, "it is no `seer serve`: its version is ", text_of(info, "version"));
+  if (text_of(info, "server_id") == own_server_id()) return fail(Code::kInvalidArgument, "it is this router itself");
+  is_seer_ = is_seer;
   const int64_t ranks = std::max<int64_t>(1, number_of(info, "dp_size", 1)) * std::max<int64_t>(1, number_of(info, "instances", 1));
   ServerState state{.engine = is_seer ? "Seer" : cat("SGLang ", text_of(info, "version")),
                     .model = text_of(info, "served_model_name"),

@@ -17,7 +17,8 @@ namespace seer {
 
 class SglangServer final : public ServerDialect {
  public:
-  explicit SglangServer(bool is_seer) : is_seer_(is_seer) {}
+  /// `must_be_seer`: other servers are refused.
+  explicit SglangServer(bool must_be_seer) : must_be_seer_(must_be_seer), is_seer_(must_be_seer) {}
   HttpAsk generate(const ServedAsk& ask) const override;
   std::unique_ptr<AnswerReader> reader(const ServedAsk& ask) const override;
   std::optional<HttpAsk> abort(const std::string& rid) const override;
@@ -26,7 +27,8 @@ class SglangServer final : public ServerDialect {
   std::vector<HttpAsk> update_weights(const std::string& folder, const std::string& label) const override;
 
  private:
-  const bool is_seer_;
+  const bool must_be_seer_;
+  bool is_seer_;  // as state() found out
 };
 
 }  // namespace seer

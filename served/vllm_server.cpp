@@ -35,6 +35,26 @@ void for_each_sample(const std::string& text, const std::string& name, Take&& ta
   }
 }
 
+/// Sum of the values of a metric over its label sets; none: it is not there.
+std::optional<double> metric_of(const std::string& text, const std::string& name) {
+  std::optional<double> sum;
+  for_each_sample(text, name, [&](std::string_view, double value) { sum = sum.value_or(0) + value; });
+  return sum;
+}
+
+/// The label of the first sample of a metric that has it.
+std::string metric_label_of(const std::string& text, const std::string& name, const std::string& label) {
+  std::string found;
+  for_each_sample(text, name, [&](std::string_view labels, double) {
+    const std::string mark = label + "=\"";
+    const size_t at = labels.find(mark);
+    if (!found.empty() || at == std::string_view::npos) return;
+    const size_t from = at + mark.size();
+    found = labels.substr(from, labels.find('"', from) - from);
+  });
+  return found;
+}
+
 /// Both interfaces: their choices differ only in where the log-probabilities are.
 class VllmReader final : public AnswerReader {
  public:
@@ -141,24 +161,6 @@ std::vector<HttpAsk> VllmServer::update_weights(const std::string& folder, const
           {"POST", "/reset_prefix_cache"},
           {"POST", "/update_weight_version", json{{"new_version", label}}.dump()},
           {"POST", "/resume"}};
-}
-
-std::optional<double> metric_of(const std::string& text, const std::string& name) {
-  std::optional<double> sum;
-  for_each_sample(text, name, [&](std::string_view, double value) { sum = sum.value_or(0) + value; });
-  return sum;
-}
-
-std::string metric_label_of(const std::string& text, const std::string& name, const std::string& label) {
-  std::string found;
-  for_each_sample(text, name, [&](std::string_view labels, double) {
-    const std::string mark = label + "=\"";
-    const size_t at = labels.find(mark);
-    if (!found.empty() || at == std::string_view::npos) return;
-    const size_t from = at + mark.size();
-    found = labels.substr(from, labels.find('"', from) - from);
-  });
-  return found;
 }
 
 }  // namespace seer

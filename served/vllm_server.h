@@ -30,9 +30,4 @@ class VllmServer final : public ServerDialect {
   std::string model_;
 };
 
-/// Value of a metric in the text that Prometheus reads, summed over its label sets; none: it is not there.
-std::optional<double> metric_of(const std::string& text, const std::string& name);
-/// A label of the first sample of a metric.
-std::string metric_label_of(const std::string& text, const std::string& name, const std::string& label);
-
 }  // namespace seer

@@ -41,9 +41,9 @@ Status read_group_body(GroupCall& call, const std::string& body);
 /// For servers of others: the call that should say which version the weights are does so. Errors: kInvalidArgument.
 Status check_version(const GroupCall& call);
 
-/// Of a kInit: the ranks that are left for the servers.
+/// How many ranks a kInit leaves for the servers.
 int64_t ranks_of(const GroupCall& call);
-/// The group that it is about; vLLM's servers have one, without a name.
+/// The name of the group that a call is about; vLLM's servers have one, without a name.
 std::string group_of(const GroupCall& call);
 /// Version of the weights; empty: this call does not say.
 std::string version_of(const GroupCall& call);

@@ -7,7 +7,7 @@
 //   SPILLED -> PROMOTING -> SEALED                   read back into a slot
 //   WRITING -> ABORTED -> QUARANTINED -> FREE        the writer gave up, or nobody wants the block any more
 //   SEALED|SPILLING|SPILLED|PROMOTING -> QUARANTINED discarded; FREE once no read, write or copy of it is outstanding
-//   any but FREE -> LOST -> QUARANTINED              dropped to make room, or corrupt: must be computed again
+//   any of these but FREE, QUARANTINED -> LOST -> QUARANTINED   dropped to make room, or corrupt: must be computed again
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -147,8 +147,6 @@ Block* KvTiers::end_write(WriteToken token) {
 // ---- reading ------------------------------------------------------------------------------------------------------
 
 void KvTiers::open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done) {
-  ++stats_.opens;
-  stats_.open_asked_blocks += static_cast<int64_t>(keys.size());
   const OpenId id{++last_open_};
   OpenOp& op = opens_[id];
   op.owner = owner;
@@ -186,7 +184,6 @@ void KvTiers::finish_open(OpenId id) {
     result.lease = {++last_lease_};
     leases_.emplace(result.lease, std::move(op.blocks));
   }
-  stats_.open_hit_blocks += static_cast<int64_t>(result.blocks.size());
   deliver(std::move(op.done), std::move(result));
 }
 

@@ -61,7 +61,7 @@ struct KvTiersHooks {
   /// Called through post after reserve() answered kLater: there may be room now, ask again. May be empty.
   std::function<void()> room = {};
   /// Called inside other calls, so it may only take a note: this block was dropped for room, or is corrupt, and must be
-  /// computed again. Not called for released or outdated blocks. May be empty.
+  /// computed again. Not called for released or outdated blocks. May be empty, as in a KvNodeActor: who misses a block computes it.
   std::function<void(const BlockKey&)> lost = {};
   /// Also called inside other calls: the first error of a read or write of the cold store. The tiers go on without the blocks.
   /// May be empty.
@@ -140,10 +140,7 @@ struct KvTiersStats {
   int64_t corrupt_blocks = 0;          // bytes that differed from their checksum
   int64_t cold_errors = 0;             // cold reads and writes that failed otherwise
   int64_t cold_full = 0;               // cold writes refused for lack of space
-  int64_t opens = 0;
-  int64_t open_asked_blocks = 0;
-  int64_t open_hit_blocks = 0;         // blocks returned
-  int64_t open_cold_blocks = 0;        // those of them that had to be read back
+  int64_t open_cold_blocks = 0;        // blocks that opens found in the cold tier only
   int64_t open_cut = 0;                // opens answered with less than was here, for lack of slots or after a bad read
 };
 
@@ -194,7 +191,6 @@ class KvTiers {
   bool cold_writable() const { return cold_ != nullptr && !cold_full_; }
   KvTiersStats stats() const;
   ColdStoreStats cold_stats() const { return cold_ != nullptr ? cold_->stats() : ColdStoreStats{}; }
-  const HostArena& arena() const { return *arena_; }
   /// True if nothing is held, read, written or copied.
   bool is_drained() const;
   void check_invariants();

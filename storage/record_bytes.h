@@ -2,6 +2,7 @@
 // strings and vectors after their length. Bytes that are not exactly one such struct are refused. Pure.
 #pragma once
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -102,6 +103,12 @@ class RecordReader {
   std::string_view left_;
   bool good_ = true;
 };
+
+/// Appends a number of a key: keys then sort as their numbers do.
+template <std::unsigned_integral Number>
+void append_big_endian(std::string& bytes, Number number) {
+  for (size_t i = sizeof number; i-- > 0;) bytes += static_cast<char>(number >> (8 * i));
+}
 
 template <HasFields T>
 std::string record_bytes(const T& value) {

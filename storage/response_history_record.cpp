@@ -1,5 +1,7 @@
 #include "storage/response_history_record.h"
 
+#include "storage/record_bytes.h"
+
 // Keys, big endian so that they sort:
 //   prompt     hash hi (8 B) | hash lo (8 B)
 //   response   the prompt's | ~iteration (8 B) | index (2 B)
@@ -15,10 +17,6 @@ constexpr char kResponseFormat = 1, kPromptFormat = 2;
 constexpr size_t kPromptKeyBytes = 16;
 constexpr size_t kHeaderBytes = 1 + 4;
 
-template <class T>
-void put_big_endian(std::string& to, T value) {
-  for (size_t i = sizeof(T); i-- > 0;) to.push_back(static_cast<char>(value >> (8 * i)));
-}
 template <class T>
 void put_little_endian(std::string& to, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) to.push_back(static_cast<char>(value >> (8 * i)));
@@ -59,15 +57,15 @@ Result<std::string_view> body_of(char format, std::string_view key, std::string_
 
 std::string to_bytes(PrefixHash prompt) {
   std::string key;
-  put_big_endian(key, prompt.hi);
-  put_big_endian(key, prompt.lo);
+  append_big_endian(key, prompt.hi);
+  append_big_endian(key, prompt.lo);
   return key;
 }
 
 std::string to_bytes(const ResponseKey& key) {
   std::string bytes = to_bytes(key.prompt);
-  put_big_endian(bytes, ~key.iteration);
-  put_big_endian(bytes, key.index);
+  append_big_endian(bytes, ~key.iteration);
+  append_big_endian(bytes, key.index);
   return bytes;
 }
 

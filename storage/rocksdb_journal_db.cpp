@@ -1,9 +1,17 @@
 #include "storage/rocksdb_journal_db.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 
+#include "protocols/unique_fd.h"
 #include "storage/rocksdb_silent_logger.h"
+#include "storage/rocksdb_status.h"
 
 namespace seer {
 namespace {
@@ -12,10 +20,7 @@ constexpr size_t kWriteBufferBytes = 32 << 20;
 
 }  // namespace
 
-Error journal_error(const rocksdb::Status& status, const std::string& dir) {
-  const Code code = status.IsNoSpace() ? Code::kFull : status.IsCorruption() ? Code::kCorrupt : Code::kIo;
-  return fail(code, "journal ", dir, ": ", status.ToString());
-}
+Error journal_error(const rocksdb::Status& status, const std::string& dir) { return rocksdb_error(status, cat("journal ", dir)); }
 
 Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, const std::string& dir) {
   rocksdb::Options options;
@@ -27,8 +32,22 @@ Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, co
   return std::unique_ptr<rocksdb::DB>(db);
 }
 
+Status sync_journal_db(const rocksdb::DB& db, const std::string& dir) {
+  const auto sync = [&](const std::filesystem::path& path) -> Status {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0 && errno == ENOENT) return {};  // RocksDB needs it no longer
+    if (file.get() >= 0 && ::fsync(file.get()) == 0) return {};
+    return fail(Code::kIo, "journal ", dir, ": syncing ", path.filename().string(), ": ", std::strerror(errno));
+  };
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(db.GetName(), error))
+    if (entry.path().extension() == ".log") SEER_RETURN_IF_ERROR(sync(entry.path()));
+  if (error) return fail(Code::kIo, "journal ", dir, ": ", error.message());
+  return sync(db.GetName());
+}
+
 void append_part(const CommittedTokens& part, CommittedTokens& all) {
-  if (part.first_index > std::ssize(all.tokens)) return;
+  if (part.first_index < 0 || part.first_index > std::ssize(all.tokens)) return;
   all.tokens.resize(static_cast<size_t>(part.first_index));
   all.logprobs.resize(std::min(all.logprobs.size(), all.tokens.size()));
   all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());

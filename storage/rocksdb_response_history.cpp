@@ -17,6 +17,7 @@
 #include "storage/directory_lock.h"
 #include "storage/response_history_record.h"
 #include "storage/rocksdb_silent_logger.h"
+#include "storage/rocksdb_status.h"
 
 // Layout of the directory:
 //
@@ -40,10 +41,7 @@ constexpr size_t kWriteBufferBytes = 16 << 20;
 constexpr size_t kResponsesMax = 4096, kResponseTokensMax = 1 << 28;  // so that index and record size fit their fields
 constexpr size_t kCacheBytes = 8 << 20;  // responses of a prompt share blocks: each is read once per get
 
-Error to_error(const RocksStatus& status, const char* what) {
-  return fail(status.IsNoSpace() ? Code::kFull : status.IsCorruption() ? Code::kCorrupt : Code::kIo,
-              "response history: ", what, ": ", status.ToString());
-}
+Error to_error(const RocksStatus& status, const char* what) { return rocksdb_error(status, cat("response history: ", what)); }
 
 rocksdb::Options make_options() {
   rocksdb::Options o;

@@ -34,7 +34,9 @@ Status check_work(const std::string& dir, const JournalWork& found, const Journa
   };
   if (found.model != expected.model) return differs("its model is \"", found.model, "\", and this one's \"", expected.model, "\"");
   if (found.version != expected.version) return differs("its weight version is ", found.version, ", and this one's ", expected.version);
-  if (found.weights != expected.weights) return differs("its weights differ");
+  if (found.weights != expected.weights) return differs("its weights, or how they are computed with, differ");
+  if (found.endings != expected.endings) return differs("its end of responses is \"", found.endings, "\", and this one's \"", expected.endings, "\"");
+  if (found.tokenizer != expected.tokenizer) return differs("its tokenizer differs");
   if (found.groups.size() != expected.groups.size())
     return differs("it has ", found.groups.size(), " prompts, and this one ", expected.groups.size());
   for (size_t i = 0; i < found.groups.size(); ++i)
@@ -51,7 +53,7 @@ class RocksdbRolloutJournal final : public RolloutJournal {
   Result<JournalContents> read() const override;
   Status commit(const RolloutCommits& commits) override;
   Status finish(const Response& response) override;
-  Status sync() override { return ended(db_->FlushWAL(true)); }
+  Status sync() override { return sync_journal_db(*db_, dir_); }
   Status clear() override;
 
  private:

@@ -44,7 +44,7 @@ class RocksdbServedJournal final : public ServedJournal {
   Status finish(uint64_t rollout, const std::vector<ServedResponse>& responses) override;
   Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) override;
   Status forget(uint64_t rollout) override;
-  Status sync() override { return ended(db_->FlushWAL(true)); }
+  Status sync() override { return sync_journal_db(*db_, dir_); }
 
  private:
   Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{journal_error(status, dir_)}; }
@@ -57,7 +57,7 @@ class RocksdbServedJournal final : public ServedJournal {
   const std::string dir_;
   const DirectoryLock lock_;  // given back after the database is closed
   const std::unique_ptr<rocksdb::DB> db_;
-  /// Of this version, of a rollout.
+  /// The key of the tokens that a rollout has under this version.
   static std::string tokens_key(WeightVersion version, uint64_t rollout) { return journal_key('t', version.value, rollout); }
   WeightVersion version_;  // of the mark
   WeightVersion newest_;   // of tokens that were committed, or the mark's
@@ -73,7 +73,7 @@ Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
     if (there.model != mark.model)
       return fail(Code::kInvalidArgument, "journal ", dir_, " is of model \"", there.model, "\", and this is \"", mark.model,
                   "\": remove the folder to begin anew");
-    if (there.weights != mark.weights || there.version != mark.version) drop(batch, "t");
+    if (there != mark) drop(batch, "t");
   }
   const std::string after = journal_key('t', mark.version.value + 1);
   (void)batch.DeleteRange(after, end_of("t"));  // committed with weights that were never marked

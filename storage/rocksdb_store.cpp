@@ -23,6 +23,7 @@
 #include "protocols/workers.h"
 #include "storage/cold_directory.h"
 #include "storage/rocksdb_silent_logger.h"
+#include "storage/rocksdb_status.h"
 
 // Layout of data/ in the cold directory:
 //
@@ -57,13 +58,7 @@ FileKey file_key(uint64_t file, uint64_t block) {
 Slice slice(const FileKey& key) { return {key.data(), key.size()}; }
 Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-Error to_error(const RocksStatus& status, const char* what) {
-  const Code code = status.IsNoSpace()      ? Code::kFull
-                    : status.IsCorruption() ? Code::kCorrupt
-                    : status.IsNotFound()   ? Code::kNotFound
-                                            : Code::kIo;
-  return fail(code, "cold tier: ", what, ": ", status.ToString());
-}
+Error to_error(const RocksStatus& status, const char* what) { return rocksdb_error(status, cat("cold tier: ", what)); }
 
 Error dropped(WeightVersion version) { return fail(Code::kStale, "cold tier: version ", version, " was dropped"); }
 

@@ -2,7 +2,7 @@
 // dies, another one continues from there. Needs RocksDB. Used by `seer rollout --journal`. Single owner.
 //
 // Always true of a journal that is opened again:
-//  (1) it belongs to the same work (model, weights and groups); otherwise it is refused;
+//  (1) it belongs to the same work (model, weights, what ends responses, and groups); otherwise it is refused;
 //  (2) a response is there once finish() has returned, even after SIGKILL; after a crash of the machine, once sync() has;
 //  (3) the tokens of a request are those that were committed, from the first on, without a gap.
 #pragma once
@@ -19,10 +19,12 @@ namespace seer {
 /// What the rollout works on.
 struct JournalWork {
   std::string model;             // its name
-  uint64_t weights = 0;          // checksum
+  uint64_t weights = 0;          // checksum, also of how they compute
   WeightVersion version;
+  std::string endings;           // as in ClusterIdentity, like the next
+  uint64_t tokenizer = 0;
   std::vector<uint64_t> groups;  // hash_group() of each
-  SEER_FIELDS(JournalWork, model, weights, version, groups)
+  SEER_FIELDS(JournalWork, model, weights, version, endings, tokenizer, groups)
 };
 /// Hash of all that decides the group's responses: prompt, sampling and seeds.
 uint64_t hash_group(const GroupSpec& group);

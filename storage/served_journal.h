@@ -17,12 +17,15 @@
 
 namespace seer {
 
-/// What the process serves. Tokens go on only with the weights that made them.
+/// What the process serves. Tokens go on only with the weights that made them, and where the same ends responses.
 struct ServedModelMark {
   std::string model;      // its name
   uint64_t weights = 0;   // checksum
   WeightVersion version;  // of these weights
-  SEER_FIELDS(ServedModelMark, model, weights, version)
+  std::string endings;    // as in ClusterIdentity, like the next
+  uint64_t tokenizer = 0;
+  SEER_FIELDS(ServedModelMark, model, weights, version, endings, tokenizer)
+  bool operator==(const ServedModelMark&) const = default;
 };
 
 /// Ends a rollout before all of its responses are complete. A field of 0 does nothing. The other responses are given with the tokens

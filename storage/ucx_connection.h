@@ -18,7 +18,7 @@
 
 namespace seer {
 
-/// Of a message. UCX hands over no more at once.
+/// Sizes of a message: UCX hands over no more at once.
 constexpr size_t kUcxHeaderBytesMax = 256, kUcxDataBytesMax = 256 << 10;
 
 class UcxConnection {
@@ -43,7 +43,7 @@ class UcxConnection {
 
 class UcxConnections {
  public:
-  /// Of the context of a worker that sends messages. `devices`: as in UCX_NET_DEVICES.
+  /// Settings for the context of a worker that sends messages. `devices`: as in UCX_NET_DEVICES.
   static UcxContext::Settings settings(const std::string& devices);
 
   /// The worker must outlive it.

@@ -63,7 +63,7 @@ class UcxGets {
   static Result<std::unique_ptr<UcxGets>> create(const std::string& transports, const std::string& devices);
 
   const std::shared_ptr<UcxSlabs>& slabs() const { return slabs_; }
-  /// Of the worker: a peer needs it and a key of slabs().
+  /// The address of the worker: a peer needs it and a key of slabs().
   const std::string& address() const { return address_; }
   int event_fd() const { return event_fd_; }
 

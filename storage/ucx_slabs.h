@@ -22,7 +22,7 @@ class UcxSlabs : public std::enable_shared_from_this<UcxSlabs> {
  public:
   explicit UcxSlabs(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
 
-  /// Of a context of shared memory. kIo: UCX or the system refuses it. REQUIRES: bytes > 0.
+  /// Allocates in a context of shared memory. kIo: UCX or the system refuses it. REQUIRES: bytes > 0.
   Result<Slab> allocate(int64_t bytes);
   /// Registers memory that is there already, for as long as the pointer lives. A network card pins it. kIo: as above.
   Result<std::shared_ptr<void>> register_slab(std::span<std::byte> bytes);

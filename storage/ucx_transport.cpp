@@ -299,8 +299,8 @@ void UcxTransport::Loop::end() {
     if (gets_) gets_->end_closed();
   }
   if (gets_) gets_->stop();
-  while (borrower_->take_ended_gets()) {
-  }
+  bool has_ended = true;
+  while (has_ended) has_ended = borrower_->take_ended_gets();
   memory_.reset();
   worker_.reset();
 }

@@ -15,7 +15,7 @@ covered_by=(
   '^gpu/text/(jinja_.*|python_text)$'                             tests/gpu/text/chat_template_test.cpp
   '^gpu/cpu/(kernels.*|lanes_.*|.*_body|row_softmax_.*|exp_lanes|float_bits|denormals|weight_prefetch|aligned_array)$' tests/gpu/cpu/cpu_kernels_test.cpp
   '^storage/(kv_transport|ucx_.*)$'                               tests/storage/ucx_transport_test.cpp
-  '^storage/cold_store$'                                          tests/storage/rocksdb_store_test.cpp
+  '^storage/(cold_store|rocksdb_status)$'                          tests/storage/rocksdb_store_test.cpp
   '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
   '^storage/rocksdb_silent_logger$'                               tests/integration/bad_input_test.cpp
   '^storage/served_journal$'                                      tests/storage/rocksdb_served_journal_test.cpp

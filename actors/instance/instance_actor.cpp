@@ -94,8 +94,8 @@ Status InstanceActor::take_results() {
 void InstanceActor::go_on() {
   do {
     if (!batch.is_ordered() && !sequences.empty()) {
-      while (!plan()) {
-      }
+      bool is_planned = false;
+      while (!is_planned) is_planned = plan();
       batch.order(steps_to_report(), kv.first_arrival_fits(batch.running_count()));
     }
   } while (admit());
@@ -111,10 +111,13 @@ bool InstanceActor::admit() {
   return !ready.empty();
 }
 
-/// Plans a step. Chunks that must give way for it do so at once. False: the plan is empty, but blocks were freed, so plan again.
+/// Plans a step. Chunks that must give way for it do so at once. True: the plan stands. False: it is empty, but blocks were freed.
 bool InstanceActor::plan() {
   batch.plan();
-  if (draining) return give_all_way(), true;  // chunks still opening or importing give way when they run
+  if (draining) {
+    give_all_way();  // chunks still opening or importing give way when they run
+    return true;
+  }
   if (batch.is_parking()) return true;  // the blocks that parking chunks free may suffice
   // Wait for chunks that are opening or importing. A chunk that gave way now would come straight back: they hold no slots yet.
   if (batch.is_idle() && (batch.is_importing() || kv.is_opening())) return true;
@@ -122,7 +125,10 @@ bool InstanceActor::plan() {
   if (!batch.blocks_short() && !stuck) return true;
   const std::vector<Sequence*> victims = batch.pick_victims();
   if (victims.empty() && batch.is_idle()) {
-    if (Sequence* const last = kv.release_last_arrival()) return run(*last), false;
+    if (Sequence* const last = kv.release_last_arrival()) {
+      run(*last);
+      return false;
+    }
     // No other chunk holds a block, and still this one does not fit.
     const Sequence* const first = batch.first_running();
     answer((first != nullptr ? *first : kv.take_first_arrival()).chunk, ChunkEnd::kRejected);
@@ -176,7 +182,7 @@ void InstanceActor::add_figures(const StepResult& result) {
   steps_since_live_report += static_cast<int32_t>(result.steps);
 }
 
-/// See RunningBatch::OnGain.
+/// A sequence has got tokens (RunningBatch::OnGain).
 void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed) {
   if (const int64_t prefilled = rows - std::ssize(sampled); prefilled > 0) {
     s.done.prefill_tokens += prefilled;
@@ -248,9 +254,12 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
 
 /// The rollout may have another model's folder, or one with other files.
 Status InstanceActor::check_chunk(const RunChunk& chunk) const {
-  const std::vector<int32_t> tokens = chunk.log.tokens();
-  const auto unknown = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
-  if (unknown != tokens.end())
+  std::optional<int32_t> unknown;
+  chunk.log.visit(0, chunk.log.size(), [&](std::span<const int32_t> tokens) {
+    const auto at = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
+    if (at != tokens.end()) unknown = *at;
+  });
+  if (unknown)
     return fail(Code::kInvalidArgument, "token id ", *unknown, " at instance ", config.id, ": expected ids below ", info.vocab_size,
                 ", the size of the vocabulary of ", model_name(info.model));
   if (!chunk.sampling.stop.empty() && parts.tokenizer == nullptr)
@@ -393,7 +402,7 @@ void InstanceActor::update_weights(const UpdateInstance& asked) {
   if (asked.what.version <= info.version)
     return refuse(" runs with weight version ", info.version, ", and ", asked.what.version, " is not above it");
   update = {asked, Update::Phase::kStaging};
-  engine.submit(StageWeights{.id = asked.what.version.value, .version = asked.what.version, .folder = asked.what.folder});
+  engine.submit(StageWeights{.id = asked.what.version.value, .version = asked.what.version, .folder = asked.what.folder, .layout_hash = asked.what.weights});
 }
 
 void InstanceActor::on_weights(const WeightResult& result) {

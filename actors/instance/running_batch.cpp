@@ -49,14 +49,18 @@ void RunningBatch::drop(Sequence& s) {
 void RunningBatch::plan() {
   gave_way_ = false;
   if (drafts_ != nullptr && drafts_->choice_is_due()) leave_all();  // every sequence gets a new draft length
-  do {
-    gather_running();
-    if (drafts_ != nullptr) drafts_->propose(running_, rows_, all_);
-    const auto available = static_cast<int32_t>(std::max<int64_t>(0, devices_.counts().available() - std::ssize(block_needs_)));
-    plan_step(rows_, planner_, info_.block_tokens, available, plan_, slot_rows_);
-  } while (make_room_in_slots());
+  plan_beside_slots();
+  while (make_room_in_slots()) plan_beside_slots();
   all_in_ = plan_.sequences.size() == running_.size();
   blocks_short_ = plan_.blocks_short > 0;
+}
+
+/// Plans with the rows and blocks that the sequences in slots leave.
+void RunningBatch::plan_beside_slots() {
+  gather_running();
+  if (drafts_ != nullptr) drafts_->propose(running_, rows_, all_);
+  const auto available = static_cast<int32_t>(std::max<int64_t>(0, devices_.counts().available() - std::ssize(block_needs_)));
+  plan_step(rows_, planner_, info_.block_tokens, available, plan_, slot_rows_);
 }
 
 /// Gathers the sequences to plan. Those in slots just go on.
@@ -107,7 +111,10 @@ bool RunningBatch::waits_for_prompt(Sequence& s) {
 /// a plan of all sequences would give them, those in slots leave. True: they left, so plan again.
 bool RunningBatch::make_room_in_slots() {
   if (slot_rows_ == 0) return false;
-  if (plan_.rows_short) return leave_all(), true;
+  if (plan_.rows_short) {
+    leave_all();
+    return true;
+  }
   if (block_needs_.empty() || (!plan_.is_cut && std::ssize(block_needs_) <= devices_.counts().available())) return false;
   for (const int32_t slot : std::exchange(block_needs_, {})) leave_with_gains(*at(slot).sequence);
   return true;

@@ -88,7 +88,7 @@ class RunningBatch {
   /// Applies what sequences in slots gained in the steps that have ended. REQUIRES: !is_ordered(), or orders are of single
   /// steps.
   void take_gains() { take_gains(steps_done()); }
-  /// Likewise while steps run. Returns the figures of the ended steps that were not returned before, if any.
+  /// Takes over what steps that still run have done so far. Returns the figures of the ended steps that were not returned before, if any.
   std::optional<StepResult> take_steps_over();
   /// Gives the sequences the blocks that the ended steps and the running one write to. Call it before looking at free blocks
   /// while steps run.
@@ -105,6 +105,7 @@ class RunningBatch {
   };
 
   void prefetch_members() const;
+  void plan_beside_slots();
   void gather_running();
   bool waits_for_prompt(Sequence& s);
   bool make_room_in_slots();

@@ -132,7 +132,7 @@ class SequenceTable {
   /// REQUIRES: no sequence of this chunk is here.
   Sequence& add(std::unique_ptr<Sequence> sequence);
   std::unique_ptr<Sequence> remove(ChunkId id);  // REQUIRES: it is here
-  /// Those of a rollout.
+  /// The sequences of a rollout.
   std::span<const Entry> of(RolloutId rollout) const;
 
   bool any_live() const { return live_ > 0; }

@@ -5,18 +5,10 @@
 #include <utility>
 
 #include "protocols/check.h"
-#include "protocols/hash.h"
 
 namespace seer {
 namespace {
 constexpr uint64_t kReportDue = 1;  // in a WorkReady
-}
-
-uint64_t weights_hash(const std::string& label) {
-  if (label.empty()) return 0;
-  uint64_t hash = 1;
-  for (const char c : label) hash = hash_pair(hash, static_cast<unsigned char>(c));
-  return hash;
 }
 
 ServedInstanceActor::ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in)
@@ -129,7 +121,7 @@ void ServedInstanceActor::on_part(uint64_t number, ServedPart part) {
   if (!stream.waits) take_tokens(sequences.at(stream.chunk), stream);
 }
 
-/// As much of what has come as the chunk has room for.
+/// Appends what has come, as far as the chunk has room.
 void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
   const ServedPart part = ServedStreams::take(stream, s.end_tokens - s.log.size());
   const int64_t before = blocks_of(s);
@@ -273,7 +265,7 @@ void ServedInstanceActor::on_down(const rt::down& message) {
 
 void ServedInstanceActor::update_weights(const UpdateInstance& asked) {
   const auto refuse = [&](const auto&... why) {
-    rt::tell(self, asked.reply_to, InstanceWeights{config.id, config.version, weights_hash(config.weights), cat(parts.server->name(), why...)});
+    rt::tell(self, asked.reply_to, InstanceWeights{config.id, config.version, label_hash(config.weights), cat(parts.server->name(), why...)});
   };
   if (update) return refuse(" is changing to weight version ", update->what.version, " already");
   if (asked.what.version <= config.version) return refuse(" runs with weight version ", config.version, ", and ", asked.what.version, " is not above it");
@@ -311,7 +303,7 @@ void ServedInstanceActor::on_switched(const Status& status, const Result<ServerS
 }
 
 void ServedInstanceActor::answer_update(std::string error) {
-  rt::tell(self, update->reply_to, InstanceWeights{config.id, config.version, weights_hash(config.weights), std::move(error)});
+  rt::tell(self, update->reply_to, InstanceWeights{config.id, config.version, label_hash(config.weights), std::move(error)});
   update.reset();
 }
 
@@ -324,7 +316,7 @@ void ServedInstanceActor::report_all() {
   if (report_due) rt::tell_after(self, config.alive_us, handle{self}, WorkReady{kReportDue});
 }
 
-/// Of the chunks with new tokens, or of all.
+/// Sends each rollout the new tokens of its chunks. `all`: also word of chunks without any.
 void ServedInstanceActor::report_tokens(bool all) {
   auto next = sequences.begin();
   for (const auto& [rollout, sink] : sinks) {

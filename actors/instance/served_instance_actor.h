@@ -58,9 +58,6 @@ struct ServedInstanceParts {
   EventLog log = {};
 };
 
-/// Checksum of weights that a server labels so (ClusterIdentity). 0: it does not label them.
-uint64_t weights_hash(const std::string& label);
-
 struct ServedInstanceActor {
   using handle = InstanceHandle;
   static constexpr const char* kActorName = "served_instance";

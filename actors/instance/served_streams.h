@@ -5,7 +5,7 @@
 //
 // Always true:
 //  (1) a chunk has at most one stream, and at most one stream of a request waits;
-//  (2) a stream is asked for at most `asked` tokens, so what it holds is bounded;
+//  (2) a stream gives at most the tokens that it was asked for, so what it holds is bounded;
 //  (3) a stream that leaves is ended at the server, unless the server ended it well or owes nothing more.
 #pragma once
 #include <cstdint>
@@ -61,7 +61,7 @@ class ServedStreams {
   ServedStream* take_over(RequestId request, ChunkId chunk, const TokenLog& log);
 
   void close(uint64_t number);
-  /// Of the chunk, if it has one.
+  /// Ends the stream of the chunk, if it has one.
   void close_of(ChunkId chunk);
   /// Streams that wait: all; the one that waits longest; those of a rollout; those that waited until now_us.
   void close_all_waiting();

@@ -86,14 +86,18 @@ GatewayClient Front::client() {
               },
           .tokens =
               [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
-                server_.post([this, ticket, sample, part = std::move(part), version] {
-                  const auto at = places_.find(ticket);
-                  if (at == places_.end()) return;
-                  const std::shared_ptr<OpenCall> open = at->second.call;  // writing may find out that the client has gone
-                  open->call.tokens(at->second.request, sample, part, version);
-                });
+                if (mail_.put({ticket, sample, std::move(part), version})) server_.post([this] { on_tokens(); });
               },
           .runs = [this](WeightVersion version, const std::string& name) { server_.post([this, version, name] { run_with(version, name); }); }};
+}
+
+void Front::on_tokens() {
+  for (const TokenMail::Letter& letter : mail_.take()) {
+    const auto at = places_.find(letter.ticket);
+    if (at == places_.end()) continue;
+    const std::shared_ptr<OpenCall> open = at->second.call;  // writing may find out that the client has gone
+    open->call.tokens(at->second.request, letter.sample, letter.part, letter.version);
+  }
 }
 
 std::shared_ptr<Front::OpenCall> Front::start(Call call) {

@@ -17,6 +17,7 @@
 
 #include "actors/gateway_actor.h"
 #include "cli/serve/http_server.h"
+#include "cli/serve/token_mail.h"
 #include "gpu/model/model_config.h"
 #include "gpu/text/tokenizer.h"
 #include "protocols/hash.h"
@@ -31,7 +32,7 @@ struct ServedModel {
   int64_t tokens_max = 0;                      // of prompt and output together that an instance can hold
   int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
-  int64_t instances = 0;
+  std::function<int64_t()> instances_expected = [] { return 0; };  // how many there should be now; thread-safe
   bool gives_kept_ids = true;                  // LogprobMode::kKept is possible
 };
 
@@ -71,7 +72,9 @@ Result<WeightLabel> read_weight_name(const char* field, const std::string& text)
 Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion runs);
 /// What `mode` says of requests that are not over: one of these names, or "abort", the default.
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
-/// That of weight updates.
+inline constexpr const char* kUpdateIsUnderWay = "another update of the weights is under way";  // 409
+
+/// What becomes of running requests when weights change.
 Result<InFlight> read_update_mode(const std::string& mode);
 
 class Front {
@@ -120,7 +123,7 @@ class Front {
   void report(std::function<void(const GatewayReport&)> then);
   /// The version that runs, as the gateway said last.
   WeightVersion version() const { return version_; }
-  /// That of weights without a number. A machine may have the weights of an update that failed: the next ones do not get their number.
+  /// The version that weights without a number get. A machine may have the weights of an update that failed: the next ones do not get their number.
   WeightVersion next_version() const { return WeightVersion{std::max(version_, last_asked_).value + 1}; }
   /// The name that a client gave a version; empty: none.
   std::string version_name(WeightVersion version) const;
@@ -155,6 +158,7 @@ class Front {
     size_t left = 0;
   };
   std::shared_ptr<OpenCall> start(Call call);
+  void on_tokens();
   void on_response(Ticket ticket, uint32_t sample, Response response);
   void run_with(WeightVersion version, const std::string& name);
 
@@ -162,6 +166,7 @@ class Front {
   const std::shared_ptr<GatewayDoor> door_;
   const ServedModel model_;
   std::function<void(const Response&, int64_t latency_us)> watcher_ = [](const Response&, int64_t) {};
+  TokenMail mail_;
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   WeightVersion last_asked_;

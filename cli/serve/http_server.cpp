@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "cli/json_lines.h"
+#include "cli/secret_file.h"
 #include "protocols/workers.h"
 
 namespace seer {
@@ -58,6 +59,7 @@ constexpr std::string_view reason_of(int status) {
 
 constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes, at a time
 constexpr int64_t kLingerS = 5;           // for the client of a refused request to read why, and to stop sending
+constexpr size_t kJoinedBytes = 64 << 10;  // parts of at most so much together are copied to be sent together
 constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
 constexpr int kVanishedS = 60;            // a client whose host says nothing for about twice as long is gone
 
@@ -122,10 +124,12 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
   virtual void async_read_any(asio::mutable_buffer to, std::function<void(error_code, size_t bytes)> done) = 0;
   virtual void async_write(std::string_view data, Done done) = 0;
+  virtual void cancel() = 0;  // what is being read or written: its `done` gets an error
   virtual void end_sending() = 0;
   virtual void close_socket() = 0;
 
   void read();
+  int64_t silence_s() const;  // of what is being read
   void expect_request();
   Server& server_;
 
@@ -167,6 +171,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_head_ = false;        // it wants no body
   bool takes_chunks_ = true;    // not in HTTP/1.0
   bool is_writing_ = false;
+  bool is_silent_ = false;      // its upload: what it reads is cancelled
   bool keeps_alive_ = true;
   bool closes_after_write_ = false;
   bool lingers_ = false;        // before it closes
@@ -247,6 +252,10 @@ class SessionOn final : public Session {
   void async_write(std::string_view data, Done done) override {
     asio::async_write(stream_, asio::buffer(data), [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
   }
+  void cancel() override {
+    error_code ignored;
+    beast::get_lowest_layer(stream_).cancel(ignored);
+  }
   void end_sending() override {
     error_code ignored;
     beast::get_lowest_layer(stream_).shutdown(tcp::socket::shutdown_send, ignored);
@@ -280,12 +289,14 @@ class Server final : public HttpServer {
 
   Status open() {
     if (!config_.tls_cert.empty()) {
+      SEER_RETURN_IF_ERROR(check_readable("--tls-cert", config_.tls_cert));
+      SEER_RETURN_IF_ERROR(check_readable("--tls-key", config_.tls_key));
       tls_.emplace(asio::ssl::context::tls_server);
       error_code error;
       tls_->use_certificate_chain_file(config_.tls_cert, error);
-      if (error) return fail(Code::kInvalidArgument, config_.tls_cert, ": ", error.message(), ": expected a PEM certificate");
+      if (error) return fail(Code::kInvalidArgument, "--tls-cert ", config_.tls_cert, ": ", error.message(), ": expected a PEM certificate");
       tls_->use_private_key_file(config_.tls_key, asio::ssl::context::pem, error);
-      if (error) return fail(Code::kInvalidArgument, config_.tls_key, ": ", error.message(), ": expected the PEM key of ", config_.tls_cert);
+      if (error) return fail(Code::kInvalidArgument, "--tls-key ", config_.tls_key, ": ", error.message(), ": expected the PEM key of ", config_.tls_cert);
     }
     error_code error;
     tcp::resolver resolver(context_);
@@ -380,12 +391,19 @@ void Session::close() {
   server_.remove(shared_from_this());
 }
 
-/// The request must have come within the time for it.
-void Session::expect_request() {
+int64_t Session::silence_s() const {
   const int64_t own_s = upload_ == nullptr ? 0 : upload_->silence_s();
-  deadline_.expires_after(std::chrono::seconds(own_s > 0 ? own_s : server_.config().request_s));
+  return own_s > 0 ? own_s : server_.config().request_s;
+}
+
+/// The request must have come within the time for it. Who sends an upload hears why it ends.
+void Session::expect_request() {
+  deadline_.expires_after(std::chrono::seconds(silence_s()));
   deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
-    if (!cancelled && !is_at_work_) close();
+    if (cancelled || is_at_work_) return;
+    if (upload_ == nullptr || is_writing_) return close();
+    is_silent_ = true;
+    cancel();
   });
 }
 
@@ -502,6 +520,8 @@ void Session::take_parts() {
   expect_request();  // from here, until more has come
   async_read_any(buffer_.prepare(kPartBytes), [this](error_code error, size_t bytes) {
     if (closed_) return;
+    if (std::exchange(is_silent_, false))
+      return refuse(408, "nothing came for " + std::to_string(silence_s()) + " s: ask for more time with ?silence_s=");
     if (error) return on_unread(error);
     buffer_.commit(bytes);
     take_parts();
@@ -560,8 +580,10 @@ void Session::send(int status, std::string body, std::string_view type) {
   server_.watcher()(path_, status, body);
   std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason_of(status)) + "\r\nServer: seer\r\nContent-Type: " +
                      std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) + end_of_head();
+  const bool has_body = !body.empty() && !is_head_, is_small = body.size() <= kJoinedBytes;
+  if (has_body && is_small) head += body;  // one packet
   put(std::move(head));
-  if (!body.empty() && !is_head_) put(std::move(body));
+  if (has_body && !is_small) put(std::move(body));
   end_answer();
 }
 
@@ -616,9 +638,14 @@ void Session::discard() {
   });
 }
 
+/// Small parts that wait are sent together.
 void Session::put(std::string data) {
   unsent_bytes_ += data.size();
-  unsent_.push_back(std::move(data));
+  const bool has_waiting = unsent_.size() > (is_writing_ ? 1 : 0);
+  if (has_waiting && unsent_.back().size() + data.size() <= kJoinedBytes)
+    unsent_.back() += data;
+  else
+    unsent_.push_back(std::move(data));
   write_next();
 }
 

@@ -101,7 +101,7 @@ class HttpServer {
   virtual void stop_listening() = 0;
   /// Connections that are open. Thread-safe.
   virtual size_t connections() const = 0;
-  /// Those whose client has not got all that was written for it. REQUIRES: called on the thread.
+  /// Counts connections whose client has not got all that was written for it. REQUIRES: called on the thread.
   virtual size_t unsent() const { return 0; }
 
  protected:

@@ -124,14 +124,15 @@ void add_responses(Families& out, const ServeFigures& figures) {
 void add_machines(Families& out, const GatewayReport& report, const ServedModel& model) {
   const std::vector<InstanceReport> instances = instances_of(report.nodes);
   out.push_back(gauge("seer_fleet_instances_up", "Instances that answer.").add(instances.size()).take());
-  out.push_back(gauge("seer_fleet_instances_expected", "Instances that there should be.").add(model.instances).take());
+  out.push_back(gauge("seer_fleet_instances_expected", "Instances that there should be.").add(model.instances_expected()).take());
   Family restarts = counter("seer_fleet_restarts_total", "Parts of a machine that died and were started again.");
   for (const NodeReport& node : report.nodes) restarts.add(node.restarts, {{"node", cat(node.node)}});
   out.push_back(restarts.take());
 
+  // Prometheus has a label "instance" of its own: the server.
   const auto add = [&](Family family, auto value) {
     for (const InstanceReport& instance : instances)
-      family.add(value(instance), {{"instance", cat(instance.instance)}});
+      family.add(value(instance), {{"engine", cat(instance.instance)}});
     out.push_back(family.take());
   };
   add(gauge("seer_instance_chunks", "Chunks that are on the instance."), [](const auto& i) { return i.chunks; });

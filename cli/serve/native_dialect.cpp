@@ -344,6 +344,7 @@ void NativeDialect::list(const Reply& reply) {
 
 Result<NativeDialect::StreamOptions> NativeDialect::read_stream_options(const HttpRequest& request) {
   StreamOptions options;
+  SEER_RETURN_IF_ERROR(check_query(request, {"from_seq", "progress_s"}));
   SEER_ASSIGN_OR_RETURN(options.from_seq, query_number(request, "from_seq", 1));
   SEER_ASSIGN_OR_RETURN(const std::optional<uint64_t> progress_s, query_number(request, "progress_s", 1, kProgressSMax));
   options.progress_us = static_cast<int64_t>(progress_s.value_or(0)) * 1'000'000;
@@ -369,6 +370,7 @@ void NativeDialect::stream(const std::string& id, const StreamOptions& options, 
 void NativeDialect::add(HttpRequest& request, const std::string& id, const Reply& reply) {
   const ServedHead* const head = rollouts_.find(id);
   if (head == nullptr) return answer(id, {}, reply);
+  if (const Status names = check_query(request, {"first_group"}); !names.ok()) return refuse(reply, names.error());
   const auto first = query_number(request, "first_group", 0, UINT32_MAX);
   if (!first.ok()) return refuse(reply, first.error());
   GroupReader reader({.samples = head->samples, .sampling = head->sampling}, rollouts_.limits().responses_max, front_.model(), chat_.get());

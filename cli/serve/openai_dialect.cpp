@@ -26,7 +26,7 @@ void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
   reply->send(error.code == Code::kInvalidArgument ? 400 : 500, error_text(error));
 }
 
-/// Of one request with its choices, what the answers to it need.
+/// What the answers to one request with its choices need.
 struct Asked {
   std::string id;                       // "cmpl-7"
   int64_t created_s = 0;

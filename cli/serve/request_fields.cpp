@@ -124,6 +124,16 @@ Result<std::string> id_field(const Json& object, const char* name) {
   return value == nullptr ? std::string() : id_of(*value, name);
 }
 
+Status check_query(const HttpRequest& request, std::initializer_list<const char*> names) {
+  for (const auto& [name, value] : request.query) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    std::string expected;
+    for (const char* const known : names) expected += cat(expected.empty() ? "" : ", ", known);
+    return fail(Code::kInvalidArgument, "the query has ", json_string(shown(name)), ": expected ", expected);
+  }
+  return {};
+}
+
 Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low, uint64_t high) {
   const auto at = request.query.find(name);
   if (at == request.query.end()) return std::optional<uint64_t>();

@@ -66,6 +66,9 @@ Result<Prompts> read_prompts(const Json& value, const PromptField& field, const 
 int64_t stop_bytes(const SamplingParams& sampling);
 constexpr int64_t kStopBytesMax = int64_t{16} << 20;
 
+/// Errors: the query has another name than these.
+Status check_query(const HttpRequest& request, std::initializer_list<const char*> names);
+
 /// What the prompts of one HTTP request take together. A short body can ask for much: each prompt has n responses, and its own copy
 /// of all stops.
 struct AskedSoFar {
@@ -80,7 +83,7 @@ Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> promp
 /// What text the client wants. The member that keeps the stop in it has another name in each dialect.
 Result<TextRules> read_text_rules(const Json& params, const SamplingParams& sampling, const ServedModel& model, const char* keep_stop);
 
-/// Of the worker that a client registers; with a "kind", "KIND=URL".
+/// Reads the URL of the worker that a client registers; with a "kind", "KIND=URL".
 Result<std::string> worker_url(const HttpRequest& request);
 
 /// Appends "[1,2,3]". By hand: a response can have 100 000 tokens.

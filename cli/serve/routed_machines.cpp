@@ -12,8 +12,7 @@
 namespace seer {
 namespace {
 
-constexpr size_t kActorThreads = 2;
-constexpr int64_t kDrainUs = 60'000'000;
+constexpr size_t kRouterThreads = 2;  // each server has an instance actor, which gets its tokens one by one
 
 class RoutedMachines final : public ServedMachines, public RoutedServers {
  public:
@@ -36,7 +35,10 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
   }
 
   rt::system& system() override { return system_; }
-  GatewayConfig gateway_config() const override { return {.rollout = routed_rollout(scheduler_, servers_.options().engines.size()), .version = version_}; }
+  GatewayConfig gateway_config() const override { return {.rollout = routed_rollout({.scheduler = scheduler_}, servers_.options().engines.size()), .version = version_}; }
+  int64_t instances_expected() const override {
+    return std::ranges::count_if(servers_.all(), [](const auto& server) { return !server.second.is_draining; });
+  }
   uint64_t weights() const override { return servers_.weights(); }
   Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory>) override {
     SEER_CHECK(false, name);
@@ -133,7 +135,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
   const std::shared_ptr<GatewayDoor> door_;
   NewWeights latest_;    // on the gateway's thread; version 0: the first ones
   ServerFleet servers_;  // outlives the actors
-  SeerConfig config_{kActorThreads};
+  SeerConfig config_{kRouterThreads};
   rt::system system_{config_};
   Fleet fleet_;
 };

@@ -37,7 +37,7 @@ class RoutedServers {
   virtual Status remove(const std::string& id) = 0;
   /// What its steps cost, as learned so far; no id: those of all together. Errors: kNotFound; kUnavailable: too little was seen.
   virtual Result<StepProfile> profile(const std::string& id) const = 0;
-  /// As in ServerFleet.
+  /// A trainer replaces the weights of servers with this version (ServerFleet::weights_move).
   virtual void weights_move(WeightVersion from) = 0;
   /// Asks a server these in turn. `then` is called on another thread. Errors: the first that fails; kNotFound.
   virtual void pass(const std::string& id, std::vector<HttpAsk> asks, std::function<void(Status)> then) = 0;

@@ -13,6 +13,12 @@ namespace {
 
 void refuse(const std::shared_ptr<HttpReply>& reply, int status, const std::string& why) { reply->send(status, http_error_body(why, status)); }
 
+/// "seer=http://..." without the kind.
+std::string plain_url(const std::string& worker) {
+  const size_t kind_end = worker.find('=');
+  return kind_end < worker.find("://") ? worker.substr(kind_end + 1) : worker;
+}
+
 }  // namespace
 
 bool RouterDialect::handle(const HttpRequest& request, const Reply& reply) {
@@ -47,7 +53,7 @@ void RouterDialect::workers(const HttpRequest& request, const Reply& reply) {
   if (!url.ok()) return refuse(reply, 400, url.error().detail);
   const Result<std::string> id = servers_.add(*url);
   if (!id.ok()) return refuse(reply, 400, id.error().detail);
-  reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", *url}}));
+  reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", plain_url(*url)}}));
 }
 
 void RouterDialect::profile(const HttpRequest& request, const Reply& reply) {

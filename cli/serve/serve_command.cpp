@@ -10,6 +10,7 @@
 
 #include "actors/gateway_actor.h"
 #include "cli/cluster_access.h"
+#include "cli/cluster_machines.h"
 #include "cli/engine_source.h"
 #include "cli/file_limit.h"
 #include "cli/json_lines.h"
@@ -37,7 +38,6 @@ constexpr int64_t kLookUs = 50'000;       // between two checks of the stop flag
 constexpr int64_t kSampleUs = 1'000'000;  // between two samples of the history on the status page
 constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
 constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
-constexpr int64_t kDrainUs = 60'000'000;  // for running requests after a signal to end; a second signal ends the server at once
 
 /// Not in a cluster or on servers of others.
 bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.router.engines.empty(); }
@@ -130,6 +130,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   ServeOptions options = given;
   raise_file_limit();
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
+  const size_t connections_max = connections_that_fit(static_cast<size_t>(options.connections));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
   SEER_ASSIGN_OR_RETURN(std::string token, read_secret_file("--token-file", options.token_file));
   // A port in use is found out before a model is loaded.
@@ -140,7 +141,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                                             .tls_key = options.tls_key,
                                             .token = std::move(token),
                                             .body_bytes_max = static_cast<uint64_t>(options.body_bytes),
-                                            .connections_max = static_cast<size_t>(options.connections)}));
+                                            .connections_max = connections_max}));
   if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_instances(options, options.nodes));
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_served(options));
   if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model(), true));
@@ -150,8 +151,10 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   const auto door = std::make_shared<GatewayDoor>();
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ServedMachines> machines, ServedMachines::open(options, loaded, door, log, stop));
   rt::system& system = machines->system();
-  const auto mark = [model = model_name(options.model)](WeightVersion version, uint64_t weights) {
-    return ServedModelMark{.model = model, .weights = weights, .version = version};
+  if (connections_max < static_cast<size_t>(options.connections))  // see `ulimit -n`
+    log.info(rt::now_us(&system), "fewer_connections", {{"asked", options.connections}, {"most", connections_max}});
+  const auto mark = [is = model_identity(options.model, model, loaded.tokenizer.get())](WeightVersion version, uint64_t weights) {
+    return ServedModelMark{.model = is.model, .weights = weights, .version = version, .endings = is.endings, .tokenizer = is.tokenizer};
   };
   GatewayConfig config = machines->gateway_config();
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, mark(config.version, machines->weights())));
@@ -166,7 +169,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .tokens_max = runs_here(options) ? tokens_max(options, model) : model.context_tokens_max,
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
-               .instances = static_cast<int64_t>(config.rollout.instances_expected),
+               .instances_expected = [&to = *machines] { return to.instances_expected(); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);
@@ -188,7 +191,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   GatewayFleet fleet = machines->gateway_fleet();
   fleet.weights_are = [inform = fleet.weights_are, mark, &rollouts, &to = *server](const ClusterWeights& weights) {
     if (inform) inform(weights);
-    to.post([&rollouts, now = mark(weights.what.version, weights.weights)] { rollouts.set_mark(now); });
+    to.post([&rollouts, now = mark(weights.what.version, weights.what.weights)] { rollouts.set_mark(now); });
   };
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), std::move(fleet), front.client(), door, log)};

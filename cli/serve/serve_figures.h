@@ -34,7 +34,7 @@ struct KvUse {
 };
 KvUse kv_use(const std::vector<NodeReport>& nodes);
 DraftCounts draft_counts(const std::vector<NodeReport>& nodes);
-/// Of all machines that answered, by id.
+/// The instances of all machines that answered, by id.
 std::vector<InstanceReport> instances_of(const std::vector<NodeReport>& nodes);
 double kv_share(const InstanceReport& instance);
 
@@ -77,7 +77,7 @@ class ServeFigures {
   /// By path (or "other") and status class ("2xx").
   using Answers = std::map<std::pair<std::string_view, std::string_view>, int64_t>;
   const Answers& answers() const { return answers_; }
-  /// Of responses that finished: those that were aborted or failed are left out. First tokens also of these.
+  /// Responses that finished: those that were aborted or failed are in first_token_s() only.
   const Histogram& first_token_s() const { return first_token_s_; }
   const Histogram& latency_s() const { return latency_s_; }
   const Histogram& output_tokens() const { return output_tokens_; }

@@ -39,8 +39,10 @@ class LocalMachines final : public ServedMachines {
   rt::system& system() override { return system_; }
   GatewayConfig gateway_config() const override {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = static_cast<size_t>(options_.instances)},
-            .version = WeightVersion{static_cast<uint64_t>(options_.weight_version)}};
+            .version = WeightVersion{static_cast<uint64_t>(options_.weight_version)},
+            .weights = weights_};
   }
+  int64_t instances_expected() const override { return options_.instances; }
   uint64_t weights() const override { return weights_; }
   GatewayFleet gateway_fleet() override {
     GatewayFleet fleet{
@@ -58,8 +60,8 @@ class LocalMachines final : public ServedMachines {
   }
   void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
   Status follow() override {
-    while (ends_.receive(0, [&](const rt::down& message) { last_end_ = lose_node(message); })) {
-    }
+    bool has_message = true;
+    while (has_message) has_message = ends_.receive(0, [&](const rt::down& message) { last_end_ = lose_node(message); });
     return nodes_.empty() ? Status(fail(Code::kUnavailable, last_end_)) : Status();
   }
 
@@ -120,7 +122,7 @@ Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& optio
   return std::unique_ptr<ServedMachines>(std::move(machines));
 }
 
-/// Those of a cluster.
+/// The machines of a cluster.
 class JoinedMachines final : public ServedMachines {
  public:
   static constexpr size_t kSpareIds = 4;  // a rollout is opened for new weights, after some ten thousand responses, and after a pause
@@ -137,8 +139,10 @@ class JoinedMachines final : public ServedMachines {
   GatewayConfig gateway_config() const override {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = cluster_->entered().instances},
             .version = cluster_->entered().version,
+            .weights = cluster_->entered().weights,
             .idle_us = kIdleUs};
   }
+  int64_t instances_expected() const override { return cluster_->instances_expected(); }
   uint64_t weights() const override { return cluster_->entered().weights; }
   GatewayFleet gateway_fleet() override {
     return {.start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster_->start_rollout(c, {}, events); },
@@ -190,7 +194,7 @@ class JoinedMachines final : public ServedMachines {
   std::string running_;  // the name of those that machines run with, if they have a source here
 };
 
-Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options, const std::shared_ptr<GatewayDoor>& door,
+Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options, const LoadedModel& loaded, const std::shared_ptr<GatewayDoor>& door,
                                                      const EventLog& log, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterNet> net, ClusterNet::create(options.cluster_access, log));
@@ -201,7 +205,7 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterMachines> cluster,
                         ClusterMachines::enter(*net,
                                                {.address = options.cluster,
-                                                .model = model_identity(options.model, model),
+                                                .model = model_identity(options.model, model, loaded.tokenizer.get()),
                                                 .wait_s = options.controller_wait_s,
                                                 .spare_ids = JoinedMachines::kSpareIds,
                                                 .node_left = node_left,
@@ -218,7 +222,7 @@ Result<std::unique_ptr<ServedMachines>> ServedMachines::open(const ServeOptions&
                                                              const std::shared_ptr<GatewayDoor>& door, const EventLog& log,
                                                              const std::atomic<bool>& stop) {
   if (!options.router.engines.empty()) return route_to_servers(options, loaded, door, log, stop);
-  return options.cluster.empty() ? start_machines(options, loaded, door, log) : join_cluster(options, door, log, stop);
+  return options.cluster.empty() ? start_machines(options, loaded, door, log) : join_cluster(options, loaded, door, log, stop);
 }
 
 }  // namespace seer

@@ -15,6 +15,9 @@ namespace seer {
 
 class RoutedServers;
 
+/// How long running requests may go on when the server shall end, or a machine shall leave.
+inline constexpr int64_t kDrainUs = 60'000'000;
+
 class ServedMachines {
  public:
   /// Starts machines in this process, enters the cluster, or connects to the servers. Errors: one sentence. REQUIRES: all but `stop` outlive them.
@@ -25,6 +28,8 @@ class ServedMachines {
   /// The gateway runs in it. It ends with the machines, after the gateway.
   virtual rt::system& system() = 0;
   virtual GatewayConfig gateway_config() const = 0;
+  /// Instances that there should be now: those of machines that were lost count, those of machines that left do not. Thread-safe.
+  virtual int64_t instances_expected() const = 0;
   /// Checksum of their weights at the start (ClusterIdentity).
   virtual uint64_t weights() const = 0;
   virtual GatewayFleet gateway_fleet() = 0;

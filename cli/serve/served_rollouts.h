@@ -108,7 +108,7 @@ class ServedRollouts {
   /// Writes lines about progress that are due. Called every now and then.
   void tick(int64_t now_us);
 
-  /// Of the first write to the journal that failed: since then nothing is taken in. What runs goes on.
+  /// The error of the first write to the journal that failed: since then nothing is taken in. What runs goes on.
   const Status& journal_failed() const { return journal_failed_; }
   /// Makes what the journal has safe from a crash of the machine. Thread-safe.
   Status sync();

@@ -9,6 +9,7 @@
 #include "cli/base64.h"
 #include "cli/json_lines.h"
 #include "cli/serve/request_fields.h"
+#include "served/server_dialect.h"
 
 namespace seer {
 namespace {
@@ -46,6 +47,10 @@ struct Answering {
   bool wants_kept = false;  // the ids that top_p kept
   TextRules text;
 };
+
+/// Of /generate, which would otherwise be without effect at the top.
+constexpr std::array<const char*, 12> kSamplingNames{"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p",
+                                                     "repetition_penalty", "stop", "stop_token_ids", "ignore_eos", "sampling_seed", "n"};
 
 /// An event that repeats all tokens comes after this share more of them, so that a stream's work stays linear in its length.
 constexpr size_t kRepeatedShare = 32;
@@ -120,6 +125,8 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   call.is_list = prompts.is_list;
   SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts",
                                             "return_hidden_states", "token_ids_logprob", "custom_logit_processor", "session_params"}));
+  for (const char* const name : kSamplingNames)
+    if (given_field(body, name) != nullptr) return fail(Code::kInvalidArgument, name, " is beside sampling_params: expected in it");
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
   SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
@@ -297,7 +304,7 @@ void SglangDialect::server_info(const Reply& reply) {
   reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
-                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances},
+                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances_expected()}, {"server_id", own_server_id()},
                             {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }
@@ -378,11 +385,13 @@ void SglangDialect::flush(const Reply& reply) {
 }
 
 void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& reply) {
-  const auto answer = [reply](bool success, const std::string& message) {
-    reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}, {"num_paused_requests", 0}}));
+  const auto send = [reply](int status, const std::string& message) {
+    reply->send(status, json_text({{"success", status == 200}, {"message", message}, {"num_paused_requests", 0}}));
   };
+  const auto answer = [send](bool success, const std::string& message) { send(success ? 200 : 400, message); };
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return answer(false, body.error().detail);
+  if (given_field(*body, "version") != nullptr) return answer(false, "version is unknown: expected weight_version");
   const Result<std::string> folder = text_field(*body, "model_path"), version = text_field(*body, "weight_version"), mode = text_field(*body, "mode");
   for (const auto* field : {&folder, &version, &mode})
     if (!field->ok()) return answer(false, field->error().detail);
@@ -393,8 +402,14 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   const Result<WeightLabel> label = given != nullptr && given->is_string() ? read_trainer_label("weight_version", *version, front_.version())
                                                                            : read_weight_label("weight_version", *version);
   if (!label.ok()) return answer(false, label.error().detail);
-  const Result<InFlight> in_flight = read_update_mode(*mode);
+  Result<InFlight> in_flight = read_update_mode(*mode);
   if (!in_flight.ok()) return answer(false, in_flight.error().detail);
+  const Result<bool> aborts = boolean_field(*body, "abort_all_requests", *in_flight == InFlight::kAbort);
+  if (!aborts.ok()) return answer(false, aborts.error().detail);
+  if (mode->empty() && !*aborts) in_flight = InFlight::kFinish;
+  if (*aborts != (*in_flight == InFlight::kAbort))
+    return answer(false, cat("abort_all_requests is ", *aborts ? "true" : "false", ", and mode is ", json_string(*mode), ": expected one of them alone"));
+  if (front_.is_updating()) return send(409, kUpdateIsUnderWay);
   front_.update_weights({.version = {}, .folder = *folder}, *in_flight, *label, [this, answer](const WeightsDone& done) {
     if (!done.status.ok()) return answer(false, done.status.error().detail);
     answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), done.who_is_out(), "."));

@@ -130,7 +130,7 @@ std::string status_json(const ServeFigures& figures, const GatewayLoads& now, co
                     {"weight_updates_failed", now.updates_failed},
                     {"drafts", drafts(report)},
                     {"kv", {{"device", tier(kv.device)}, {"dram", tier(kv.dram)}, {"cold", tier(kv.cold)}}},
-                    {"instances_expected", front.model().instances},
+                    {"instances_expected", front.model().instances_expected()},
                     {"restarts", restarts},
                     {"instances", instances(report)},
                     {"rollouts", rollouts(report, front)},

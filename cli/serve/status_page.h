@@ -22,7 +22,7 @@ struct StatusQuestion {
   int64_t started_us = 0;     // the server, on the clock of the samples
   int64_t now_us = 0;
 };
-/// See docs/serve.md. `now` may be later than the last report in `figures`.
+/// Writes the object that docs/serve.md describes. `now` may be later than the last report in `figures`.
 std::string status_json(const ServeFigures& figures, const GatewayLoads& now, const Front& front,
                         const StatusQuestion& question);
 

@@ -22,6 +22,7 @@ class WeightUploads::Upload final : public HttpUpload {
  public:
   Upload(WeightUploads& owner, const HttpRequest& head, std::optional<uint64_t> body_bytes, bool is_alone)
       : owner_(owner),
+        names_(check_query(head, {"version", "name", "mode", "silence_s"})),
         label_(read_label(head)),
         mode_(read_update_mode(query_text(head, "mode"))),
         silence_s_(query_number(head, "silence_s", 1, kSilenceMaxS)),
@@ -39,7 +40,7 @@ class WeightUploads::Upload final : public HttpUpload {
   int64_t silence_s() const override { return silence_s_.ok() ? static_cast<int64_t>(silence_s_->value_or(0)) : 0; }
 
   void finish(std::shared_ptr<HttpReply> reply) override {
-    if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
+    if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kUpdateIsUnderWay));  // one from a folder came before
     owner_.update(std::move(memory_), *mode_, *label_, [&front = owner_.front_, reply](const WeightsDone& done) {
       if (!done.status.ok()) return reply->send(400, http_error_body(done.status.error().detail));
       Out answer{{"weight_version", front.version_label(front.version())}};
@@ -51,21 +52,22 @@ class WeightUploads::Upload final : public HttpUpload {
  private:
   static Result<WeightLabel> read_label(const HttpRequest& head) {
     const std::string name = query_text(head, "name");
+    if (!name.empty() && !query_text(head, "version").empty())
+      return fail(Code::kInvalidArgument, "both version and name: expected one of them");
     return name.empty() ? read_weight_label("version", query_text(head, "version")) : read_weight_name("name", name);
   }
-
-  static constexpr const char* kBusy = "another update of the weights is under way";
 
   /// All that can be known before any of the body has come.
   std::optional<HttpRefusal> begin() {
     if (owner_.machines_.servers() != nullptr)
       return HttpRefusal{501, "weights in a request do not reach the servers of --engines: give a folder that they read (/update_weights_from_disk)"};
+    if (!names_.ok()) return HttpRefusal{400, names_.error().detail};
     if (!mode_.ok()) return HttpRefusal{400, mode_.error().detail};
     if (!silence_s_.ok()) return HttpRefusal{400, silence_s_.error().detail};
     if (!label_.ok()) return HttpRefusal{400, label_.error().detail};
     if (const WeightVersion runs = owner_.front_.version(); label_->number && *label_->number <= runs)
       return HttpRefusal{400, cat("weight version ", *label_->number, ": expected one above ", runs, ", which runs")};
-    if (!is_alone_ || owner_.front_.is_updating()) return HttpRefusal{409, kBusy};
+    if (!is_alone_ || owner_.front_.is_updating()) return HttpRefusal{409, kUpdateIsUnderWay};
     if (body_bytes_.value_or(0) > owner_.bytes_max_) return too_large();
     Result<std::shared_ptr<WeightMemory>> memory = WeightMemory::create();
     if (!memory.ok()) return HttpRefusal{503, memory.error().detail};
@@ -79,6 +81,7 @@ class WeightUploads::Upload final : public HttpUpload {
   }
 
   WeightUploads& owner_;
+  const Status names_;
   const Result<WeightLabel> label_;
   const Result<InFlight> mode_;
   const Result<std::optional<uint64_t>> silence_s_;

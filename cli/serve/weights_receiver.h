@@ -47,7 +47,7 @@ class WeightsReceiver {
   void take_answer(const HttpRequest& request, const Reply& reply);
   void pass_on(GroupCall call, const HttpRequest& request, const Reply& reply);
   void take_part(const GroupCall& call, const Reply& reply);
-  /// Of a call that the receiver has not got.
+  /// Answers a call that the receiver has not got.
   void refuse(const GroupCall& call, const Reply& reply, const std::string& why);
   void go_on(const Reply& reply);
   void end_update(const WeightsDone& done, const Reply& reply);

@@ -14,7 +14,7 @@
 
 namespace seer {
 
-/// Of a run without drafts. All unknown if it recorded no responses or steps. A response waits from the start of the run to its own
+/// Divides the time of a run without drafts. All unknown if it recorded no responses or steps. A response waits from the start of the run to its own
 /// end; the time after that is `early`.
 SimGap gap_of(const SimRun& run, const TimePrices& prices, const ClusterModel& cluster);
 

@@ -37,7 +37,7 @@ struct Figure {
 
 double ratio(double value, double to) { return to > 0 ? value / to : kUnknown; }
 double real(int64_t count) { return static_cast<double>(count); }
-/// Of a bound on the time of the run; unknown if the run is not synchronous, because it does less.
+/// Seconds of a bound on the time of the run; unknown if the run is not synchronous, because it does less.
 double bound_s(const SimRun& run, double SimRun::*total_s) { return run.is_synchronous ? run.*total_s : kUnknown; }
 double bound_share(const SimRun& run, double SimRun::*total_s) { return ratio(bound_s(run, total_s), run.total_s); }
 double bound_tokens_per_s(const SimRun& run, double SimRun::*total_s) {

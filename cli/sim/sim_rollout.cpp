@@ -84,7 +84,7 @@ class AcceptanceDraw {
     while (tokens < limits.max_tokens && probability[tokens] >= limits.min_probability) ++tokens;
     return tokens;
   }
-  /// See SimEngineConfig::accepted.
+  /// Says which drafts are accepted (SimEngineConfig::accepted).
   void draw(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
     References references;

@@ -10,6 +10,7 @@
 #include "gpu/cpu/denormals.h"
 #include "gpu/cpu/forward.h"
 #include "gpu/model/engine_weights.h"
+#include "gpu/order_checks.h"
 #include "protocols/check.h"
 #include "protocols/cpu_time.h"
 #include "protocols/hash.h"
@@ -46,21 +47,12 @@ class CpuEngine final : public Engine {
         forward_(*weights_.running(), kernels, cache_, pool_),
         thread_({.on_start = [core = cores.empty() ? -1 : cores[0]] { if (core >= 0) pin_thread(core); }},
                 [this](Work& work) { run_work(work); }) {
-    const std::shared_ptr<const Model> running = weights_.running();
-    const ModelConfig& c = running->config;
     const KvLayout& layout = cache_.layout();
-    info_.model = running->folder;
-    info_.model_shape = shape_hash(running->config);
-    info_.vocab_size = c.vocab_size;
-    info_.context_tokens_max = c.context_tokens_max;
-    info_.eos_ids = c.eos_ids;
+    weights_.describe(info_);
     info_.block_tokens = static_cast<uint32_t>(layout.block_tokens);
     info_.block_bytes = layout.block_bytes();
     info_.device_blocks = cache_.blocks();
     info_.orders_max = 2;
-    info_.block_layout = block_layout();
-    info_.layout_hash = weights_.layout_hash();
-    info_.version = config.version;
   }
   ~CpuEngine() override { weights_.close(); }
 
@@ -72,10 +64,13 @@ class CpuEngine final : public Engine {
     SEER_CHECK(open_ < info_.queue_max, open_);
     ++open_;
     if (auto* const step = std::get_if<StepBatch>(&work)) {
-      check_step(*step);
+      for (const SequenceStep& sequence : step->sequences) {
+        check_rows(step->id, sequence, info_);
+        check_contents(step->id, sequence, info_);
+      }
       thread_.put(std::move(*step));
     } else if (auto* const copy = std::get_if<CopyBatch>(&work)) {
-      check_copy(*copy);
+      check_copy(*copy, info_);
       thread_.put(std::move(*copy));
     } else if (auto* const weights = std::get_if<StageWeights>(&work)) {
       weights_.stage(*weights);
@@ -88,49 +83,12 @@ class CpuEngine final : public Engine {
     std::vector<EngineResult> results = results_.take();
     open_ -= results.size();
     for (const EngineResult& result : results)
-      if (const auto* weights = std::get_if<WeightResult>(&result)) {
-        info_.version = weights->version;
-        info_.layout_hash = weights->layout_hash;
-      }
+      if (const auto* weights = std::get_if<WeightResult>(&result)) take_over(*weights, info_);
     return results;
   }
 
  private:
   using Work = std::variant<StepBatch, CopyBatch, EngineWeights::Loaded, SwitchWeights>;
-
-  void check_step(const StepBatch& batch) const {
-    for (const SequenceStep& s : batch.sequences) {
-      const auto rows = static_cast<int64_t>(s.tokens.size());
-      SEER_CHECK(rows > 0, batch.id);
-      SEER_CHECK(s.start >= 0, batch.id, s.start);
-      SEER_CHECK(static_cast<int64_t>(s.blocks.size()) * info_.block_tokens >= s.start + rows, batch.id,
-                 s.blocks.size());
-      for (DeviceBlockId b : s.blocks) SEER_CHECK(b >= 0 && b < info_.device_blocks, batch.id, b);
-      for (int32_t t : s.tokens) SEER_CHECK(t >= 0 && t < info_.vocab_size, batch.id, t);
-      SEER_CHECK(s.sample_rows >= 0 && s.sample_rows <= rows, batch.id, s.sample_rows, rows);
-      if (!s.parents.empty()) {
-        SEER_CHECK(static_cast<int64_t>(s.parents.size()) == rows, batch.id, s.parents.size(), rows);
-        SEER_CHECK(s.sample_rows == rows && s.targets.empty(), batch.id, s.sample_rows, rows);
-        for (int32_t row = 0; row < s.sample_rows; ++row)
-          SEER_CHECK(row == 0 ? s.parents[row] == -1 : s.parents[row] >= 0 && s.parents[row] < row, batch.id, row,
-                     s.parents[row]);
-      }
-      if (s.sample_rows == 0) continue;
-      SEER_CHECK(s.sampling != nullptr, batch.id);
-      SEER_CHECK(s.targets.empty() || static_cast<int32_t>(s.targets.size()) == s.sample_rows, batch.id,
-                 s.targets.size());
-      for (int32_t t : s.targets) SEER_CHECK(t >= 0 && t < info_.vocab_size, batch.id, t);
-      if (s.sampling->repetition_penalty != 1.0f && s.targets.empty())
-        SEER_CHECK(static_cast<int64_t>(s.history.size()) == s.start, batch.id, s.history.size(), s.start);
-    }
-  }
-
-  void check_copy(const CopyBatch& batch) const {
-    for (const BlockCopy& copy : batch.blocks) {
-      SEER_CHECK(copy.block >= 0 && copy.block < info_.device_blocks, batch.id, copy.block);
-      SEER_CHECK(static_cast<int64_t>(copy.host.size()) == info_.block_bytes, batch.id, copy.host.size());
-    }
-  }
 
   void run_work(Work& work) {
     begun_cpu_ns_ = thread_cpu_ns();

@@ -9,6 +9,7 @@
 #include "gpu/cuda/cuda_rank.h"
 #include "gpu/cuda/step_plan.h"
 #include "gpu/model/engine_weights.h"
+#include "gpu/order_checks.h"
 #include "gpu/slot_table.h"
 #include "protocols/check.h"
 #include "protocols/hash.h"
@@ -22,8 +23,10 @@ using namespace cuda;
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
 constexpr uint64_t kLayoutVersion = 0x63756461'00000003;
 
-uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, size_t ranks) {
-  uint64_t hash = kLayoutVersion;
+uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, const std::vector<std::unique_ptr<Device>>& devices) {
+  const size_t ranks = devices.size();
+  const DeviceProperties& device = devices.front()->properties();
+  uint64_t hash = hash_pair(kLayoutVersion, static_cast<uint64_t>(device.compute_major * 100 + device.compute_minor));  // other chips round otherwise
   for (const int32_t size : {c.layers, c.kv_heads, c.head_dim, static_cast<int32_t>(config.block_tokens), static_cast<int32_t>(config.type)})
     hash = hash_pair(hash, static_cast<uint64_t>(size));
   // Sums in other parts have other bits, and ranks have their bytes one after the other.
@@ -69,19 +72,11 @@ class CudaEngine final : public Engine {
         slots_(info_, config.slots_max),
         weights_(model, config.version, block_layout, config.loader,
                  [this](EngineWeights::Loaded loaded) { begin_upload(std::move(loaded)); }) {
-    const ModelConfig& c = model->config;
-    info_.model = model->folder;
-    info_.model_shape = shape_hash(model->config);
-    info_.vocab_size = c.vocab_size;
-    info_.context_tokens_max = c.context_tokens_max;
-    info_.eos_ids = c.eos_ids;
+    weights_.describe(info_);
     info_.block_tokens = config.block_tokens;
-    info_.block_bytes = cuda_kv_block_bytes(c, config);
+    info_.block_bytes = cuda_kv_block_bytes(model->config, config);
     info_.device_blocks = forward.blocks;
     info_.orders_max = 2;
-    info_.block_layout = block_layout;
-    info_.layout_hash = weights_.layout_hash();
-    info_.version = config.version;
   }
   ~CudaEngine() override {
     weights_.close();
@@ -107,7 +102,7 @@ class CudaEngine final : public Engine {
     if (auto* const batch = std::get_if<StepBatch>(&work)) {
       put(batch->sequences.empty() ? plan_order(*batch) : plan_rows(*batch));
     } else if (auto* const copy = std::get_if<CopyBatch>(&work)) {
-      check_copy(*copy);
+      check_copy(*copy, info_);
       const auto job = std::make_shared<Job>(static_cast<int32_t>(ranks_.size()));
       auto& copied = job->work.emplace<CopyWork>();
       copied.result.id = copy->id;
@@ -131,8 +126,7 @@ class CudaEngine final : public Engine {
         else
           slots_.drop_order();
       } else if (const auto* weights = std::get_if<WeightResult>(&done.result)) {
-        info_.version = weights->version;
-        info_.layout_hash = weights->layout_hash;
+        take_over(*weights, info_);
       }
       results.push_back(std::move(done.result));
     }
@@ -201,39 +195,10 @@ class CudaEngine final : public Engine {
   }
 
   void check_sequence(uint64_t id, const SequenceStep& s) const {
+    check_rows(id, s, info_);
     const int64_t rows = std::ssize(s.tokens);
-    SEER_CHECK(rows > 0, id);
-    SEER_CHECK(s.start >= 0, id, s.start);
-    SEER_CHECK(std::ssize(s.blocks) * info_.block_tokens >= s.start + rows, id, s.blocks.size());
-    SEER_CHECK(s.sample_rows >= 0 && s.sample_rows <= rows, id, s.sample_rows, rows);
-    if (!s.parents.empty()) check_tree(id, s);
-    if (s.fed_by >= 0) return;  // checked when it joined
-    for (DeviceBlockId b : s.blocks) SEER_CHECK(b >= 0 && b < info_.device_blocks, id, b);
-    for (int32_t t : s.tokens) SEER_CHECK(t >= 0 && t < info_.vocab_size, id, t);
-    if (s.sample_rows == 0) return;
-    SEER_CHECK(s.sampling != nullptr, id);
-    SEER_CHECK(s.targets.empty() || std::ssize(s.targets) == s.sample_rows, id, s.targets.size());
-    for (int32_t t : s.targets) SEER_CHECK(t >= 0 && t < info_.vocab_size, id, t);
-    if (s.sampling->repetition_penalty != 1.0f && s.targets.empty())
-      SEER_CHECK(std::ssize(s.history) == s.start, id, s.history.size(), s.start);
-  }
-
-  void check_tree(uint64_t id, const SequenceStep& s) const {
-    const int64_t rows = std::ssize(s.tokens);
-    SEER_CHECK(rows <= std::min(config_.tree_rows_max, kTreeRows), id, rows, config_.tree_rows_max);
-    SEER_CHECK(std::ssize(s.parents) == rows, id, s.parents.size(), rows);
-    SEER_CHECK(s.sample_rows == rows && s.targets.empty(), id, s.sample_rows, rows);
-    for (int32_t row = 0; row < rows; ++row) {
-      const int32_t parent = s.parents[static_cast<size_t>(row)];
-      SEER_CHECK(row == 0 ? parent == -1 : parent >= 0 && parent < row, id, row, parent);
-    }
-  }
-
-  void check_copy(const CopyBatch& batch) const {
-    for (const BlockCopy& copy : batch.blocks) {
-      SEER_CHECK(copy.block >= 0 && copy.block < info_.device_blocks, batch.id, copy.block);
-      SEER_CHECK(std::ssize(copy.host) == info_.block_bytes, batch.id, copy.host.size());
-    }
+    if (!s.parents.empty()) SEER_CHECK(rows <= std::min(config_.tree_rows_max, kTreeRows), id, rows, config_.tree_rows_max);
+    if (s.fed_by < 0) check_contents(id, s, info_);  // others were checked when they joined
   }
 
   // ---- any thread: jobs for the ranks, and their results ----
@@ -364,6 +329,16 @@ Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig&
   return forward;
 }
 
+Status check_alike(const std::vector<std::unique_ptr<Device>>& devices) {
+  const DeviceProperties& first = devices.front()->properties();
+  for (const auto& device : devices) {
+    const DeviceProperties& other = device->properties();
+    if (other.compute_major != first.compute_major || other.compute_minor != first.compute_minor)
+      return fail(Code::kInvalidArgument, "cuda engine: ", first.name, " and ", other.name, " cannot share an instance: expected GPUs of one compute capability");
+  }
+  return {};
+}
+
 Result<ForwardConfig> check_all(const Model& model, const CudaEngineConfig& config, int32_t ranks) {
   SEER_RETURN_IF_ERROR(check_config(config));
   SEER_RETURN_IF_ERROR(check_model(model, config));
@@ -404,6 +379,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> mo
   SEER_CHECK(!devices.empty());
   const auto ranks = static_cast<int32_t>(devices.size());
   SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, check_all(*model, config, ranks));
+  SEER_RETURN_IF_ERROR(check_alike(devices));
 
   std::vector<std::unique_ptr<Communicator>> peers(devices.size());
   if (ranks > 1) {
@@ -412,7 +388,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> mo
     const CommunicatorConfig communicator{.bytes_max = gather_bytes_max(model->config, forward, ranks), .timeout_us = config.peer_timeout_us};
     SEER_ASSIGN_OR_RETURN(peers, make_communicators(all, communicator));
   }
-  const uint64_t block_layout = block_layout_of(model->config, config, forward.sum_parts, devices.size());
+  const uint64_t block_layout = block_layout_of(model->config, config, forward.sum_parts, devices);
   auto engine = std::make_unique<CudaEngine>(model, forward, config, block_layout);
   for (size_t i = 0; i < devices.size(); ++i) {
     SEER_ASSIGN_OR_RETURN(auto kernels, CudaForward::make(*model, forward, peers[i].get(), *devices[i], config.weights_beside));

@@ -60,7 +60,7 @@ class CudaForward {
   static int64_t plan_bytes(int32_t rows_max);
   static int64_t write_plan(const Pass& pass, std::byte* staged);  // returns its bytes
   void load_plan(Device& device, const std::byte* staged, int64_t bytes) const;
-  /// Likewise up to kChangesMax changes, which take effect.
+  /// Copies up to kChangesMax changes likewise; they take effect.
   static constexpr int32_t kChangesMax = 16384;
   static constexpr int64_t kChangesBytes = sizeof(Changes) + kChangesMax * static_cast<int64_t>(sizeof(SlotChange));
   void apply_changes(Device& device, const std::byte* staged, int64_t bytes, int32_t count) const;
@@ -69,7 +69,7 @@ class CudaForward {
   /// per size class: its kernels read the number of rows from the plan.
   void run(Device& device, const Pass& pass);
   const Sampled* sampled() const { return sampled_; }
-  /// Of each sample that gives them, how many ids the cuts left, and these; see SampleArgs.
+  /// How many ids the cuts left, and which, for each sample that gives them (SampleArgs).
   const int32_t* kept_counts() const { return kept_counts_; }
   const int32_t* kept() const { return kept_; }
   std::byte* block(DeviceBlockId id) const { return kv_ + id * block_bytes_; }

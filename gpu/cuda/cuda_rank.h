@@ -30,7 +30,7 @@ struct StepWork {
   std::vector<Pass> passes;
   std::vector<DeviceBlockId> written;  // blocks that it writes to
 };
-/// Of a block, the bytes of the host are those of rank 0, of rank 1 and so on.
+/// Copies of blocks. In the host, the bytes of a block are those of rank 0, of rank 1 and so on.
 struct CopyWork {
   CopyBatch batch;
   CopyResult result;

@@ -83,7 +83,7 @@ class Device {
   virtual void wait_on(Stream stream, EventId event) = 0;
   /// Blocks until the event is over. Returns status().
   virtual Status wait(EventId event) = 0;
-  /// Likewise for at most this long. False: it is not over, and there is no error.
+  /// Waits at most this long. False: it is not over, and there is no error.
   virtual bool wait_for(EventId event, int64_t us_max) = 0;
   /// The first error, kUnavailable: the device cannot be used any more.
   virtual Status status() const = 0;

@@ -6,6 +6,16 @@
 #include "protocols/hash.h"
 
 namespace seer {
+namespace {
+
+uint64_t layout_hash(const Model& model, uint64_t block_layout) { return hash_pair(model.weights_hash, block_layout); }
+
+Error others_text(const StageWeights& weights) {
+  return fail(Code::kInvalidArgument, weights.folder, " does not have the weights of version ", weights.version,
+              " any more: their checksum differs from that of the weights that run elsewhere");
+}
+
+}  // namespace
 
 EngineWeights::EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t block_layout,
                              std::shared_ptr<ModelLoader> loader, std::function<void(Loaded)> loaded)
@@ -21,11 +31,27 @@ void EngineWeights::close() {
   link_->loaded = nullptr;
 }
 
+void EngineWeights::describe(EngineInfo& info) const {
+  const std::lock_guard lock(mutex_);
+  const ModelConfig& config = running_->config;
+  info.model = running_->folder;
+  info.model_shape = shape_hash(config);
+  info.vocab_size = config.vocab_size;
+  info.context_tokens_max = config.context_tokens_max;
+  info.eos_ids = config.eos_ids;
+  info.block_layout = block_layout_;
+  info.layout_hash = layout_hash_of_running();
+  info.version = version_;
+}
+
 void EngineWeights::stage(const StageWeights& weights) {
   loader_->load(weights.folder, weights.version, running(),
-                [link = link_, id = weights.id, version = weights.version](const Result<std::shared_ptr<const Model>>& model) {
+                [link = link_, weights, layout = block_layout_](const Result<std::shared_ptr<const Model>>& model) {
+                  const bool are_others = model.ok() && weights.layout_hash != 0 && layout_hash(**model, layout) != weights.layout_hash;
                   const std::lock_guard lock(link->mutex);
-                  if (link->loaded) link->loaded({id, version, model});
+                  if (!link->loaded) return;
+                  if (are_others) return link->loaded({weights.id, weights.version, others_text(weights)});
+                  link->loaded({weights.id, weights.version, model});
                 });
 }
 
@@ -68,12 +94,8 @@ WeightVersion EngineWeights::staged_version() const {
   const std::lock_guard lock(mutex_);
   return staged_version_;
 }
-uint64_t EngineWeights::layout_hash() const {
-  const std::lock_guard lock(mutex_);
-  return layout_hash_of_running();
-}
 
-uint64_t EngineWeights::layout_hash_of_running() const { return hash_pair(running_->weights_hash, block_layout_); }
+uint64_t EngineWeights::layout_hash_of_running() const { return layout_hash(*running_, block_layout_); }
 
 WeightResult EngineWeights::result(uint64_t id) const {
   return {.id = id, .status = {}, .version = version_, .layout_hash = layout_hash_of_running()};

@@ -25,6 +25,9 @@ class EngineWeights {
   /// `loaded` is not called after this.
   void close();
 
+  /// Writes to `info` what the running model and its weights decide.
+  void describe(EngineInfo& info) const;
+
   void stage(const StageWeights& weights);
   /// What was loaded is staged from now on, if it is a model. REQUIRES: nothing is staged.
   WeightResult keep(Loaded loaded);
@@ -33,9 +36,8 @@ class EngineWeights {
 
   std::shared_ptr<const Model> running() const;
   std::shared_ptr<const Model> staged() const;  // or null
-  WeightVersion version() const;                // of the running weights, like the next
+  WeightVersion version() const;                // of the running weights
   WeightVersion staged_version() const;
-  uint64_t layout_hash() const;
 
  private:
   /// How the loader reaches this engine while it exists.

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "gpu/cpu/exact_math.h"
-#include "gpu/model/json_text.h"
+#include "gpu/text/json_text.h"
 #include "protocols/hash.h"
 
 namespace seer {

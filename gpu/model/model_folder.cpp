@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "gpu/model/json_text.h"
+#include "gpu/text/json_text.h"
 
 namespace seer {
 namespace {

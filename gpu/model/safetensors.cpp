@@ -9,8 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "gpu/model/json_text.h"
 #include "gpu/model/model_config.h"
+#include "gpu/text/json_text.h"
 
 namespace seer {
 namespace {

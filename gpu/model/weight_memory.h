@@ -15,7 +15,7 @@ class WeightMemory {
  public:
   /// Errors: kIo.
   static Result<std::shared_ptr<WeightMemory>> create();
-  /// That of another process, "/proc/PID/fd/N", which must be sealed: nobody can write to it or change its size any more.
+  /// Maps the memory of another process, "/proc/PID/fd/N", which must be sealed: nobody can write to it or change its size any more.
   /// Errors: kIo, kInvalidArgument.
   static Result<std::shared_ptr<WeightMemory>> open(const std::string& path);
   ~WeightMemory();

@@ -7,8 +7,8 @@
 
 #include "gpu/cpu/float_bits.h"
 #include "gpu/model/finite_scan.h"
-#include "gpu/model/json_text.h"
 #include "gpu/model/model_folder.h"
+#include "gpu/text/json_text.h"
 #include "protocols/hash.h"
 #include "protocols/kv.h"
 

@@ -41,7 +41,7 @@ struct Model {
   std::vector<float> final_norm;
   PackedMatrix head;          // [vocab, hidden]
   PackedMatrix embedding;     // empty if it is tied to the head: then `head` is both
-  uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
+  uint64_t weights_hash = 0;  // of the config, every tensor (a CRC32C each) and the WeightType
   WeightType weight_type = WeightType::kAsStored;
   TensorType matrix_type = TensorType::kBf16;  // of the matrices in the folder
   int64_t stored_bytes_max = 0;                // that these tensors can take in safetensors of this matrix type, without headers

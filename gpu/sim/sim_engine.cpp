@@ -36,6 +36,7 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
             .accepted = config_.accepted}) {
   const EngineInfo& info = config_.info;
   version_ = info.version;
+  first_layout_hash_ = info.layout_hash;
   SEER_CHECK(info.steps_max == 1 || !config_.has_kv, info.steps_max);
   if (!config_.has_kv) {
     SEER_CHECK(clock_.now_ns && config_.last_position);
@@ -55,10 +56,7 @@ void SimEngine::submit(EngineWork work) {
 
 std::vector<EngineResult> SimEngine::take_results() {
   for (const EngineResult& result : results_)
-    if (const auto* weights = std::get_if<WeightResult>(&result)) {
-      config_.info.version = weights->version;
-      config_.info.layout_hash = weights->layout_hash;
-    }
+    if (const auto* weights = std::get_if<WeightResult>(&result)) take_over(*weights, config_.info);
   return std::exchange(results_, {});
 }
 
@@ -303,9 +301,12 @@ void SimEngine::stage(const StageWeights& weights) {
   SEER_CHECK(!staged_, weights.id);
   after_(1000 * config_.stage_us, [this, weights, alive = std::weak_ptr<uint64_t>(timer_)] {
     if (alive.expired()) return;
-    staged_ = weights.version;
-    results_.push_back(
-        WeightResult{weights.id, {}, version_, config_.info.layout_hash});
+    WeightResult staged{weights.id, {}, version_, config_.info.layout_hash};
+    if (weights.layout_hash != 0 && weights.layout_hash != layout_hash_of(weights.version))
+      staged.status = fail(Code::kInvalidArgument, weights.folder, " has other weights");
+    else
+      staged_ = weights.version;
+    results_.push_back(std::move(staged));
     notify_();
   });
 }
@@ -314,7 +315,7 @@ WeightResult SimEngine::run(const SwitchWeights& weights) {
   SEER_CHECK(staged_, weights.id);
   version_ = *std::exchange(staged_, std::nullopt);
   root_ = PrefixHash{mix64(version_.value), mix64(version_.value + 1)};
-  return {weights.id, {}, version_, hash_pair(config_.info.layout_hash, version_.value)};
+  return {weights.id, {}, version_, layout_hash_of(version_)};
 }
 
 CopyResult SimEngine::run(const CopyBatch& batch) {

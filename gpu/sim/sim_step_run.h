@@ -25,12 +25,12 @@ class SimStepRun {
     int64_t draft_ns = 0;  // to make the draft of one sequence, before each step
     std::function<int64_t(const StepShape&)> step_ns;
     std::function<int64_t(uint64_t seed)> last_position;  // of the response with this seed
-    /// See SimEngineConfig.
+    /// Says which drafts are accepted (SimEngineConfig).
     std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted)> accepted;
   };
   explicit SimStepRun(Config config);
 
-  /// As in StepRun.
+  /// These do what those of StepRun do.
   void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit);
   void leave(int32_t slot);
   std::vector<int32_t> take_block_needs(int64_t steps);

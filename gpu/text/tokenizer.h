@@ -48,6 +48,9 @@ class Tokenizer {
   virtual bool is_special(int32_t id) const = 0;
 };
 
+/// Checksum of the pieces of all ids, never 0; null: 0.
+uint64_t pieces_hash(const Tokenizer* tokenizer);
+
 /// The tokenizer of a model folder: tokenizer.json (byte-level BPE), else tokenizer.model (SentencePiece), else
 /// kNotFound.
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const std::filesystem::path& folder);

@@ -7,6 +7,7 @@
 
 #include "gpu/text/added_tokens.h"
 #include "gpu/text/bpe_model.h"
+#include "gpu/text/json_text.h"
 #include "gpu/text/pretokenizer.h"
 #include "gpu/text/text_normalizer.h"
 #include "gpu/text/token_decoder.h"
@@ -270,14 +271,15 @@ Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesyste
   if (!in) return fail(Code::kIo, file.string(), " cannot be read");
   const std::filesystem::path beside = file.parent_path() / "tokenizer_config.json";
   nlohmann::json config;
-  if (std::ifstream config_in(beside, std::ios::binary); config_in) config = nlohmann::json::parse(config_in, nullptr, /*allow_exceptions=*/false);
-  if (config.is_discarded()) return fail(Code::kCorrupt, beside.string(), " is not valid JSON");
+  if (std::ifstream config_in(beside, std::ios::binary); config_in) {
+    const std::string text{std::istreambuf_iterator<char>(config_in), {}};
+    SEER_ASSIGN_OR_RETURN(config, parse_json(text, beside.string()));
+  }
   return parse_bpe_tokenizer(json, file.string(), JsonAt(config, beside.string()));
 }
 
 Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name, const JsonAt& config) {
-  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return fail(Code::kCorrupt, name, " is not valid JSON");
+  SEER_ASSIGN_OR_RETURN(const auto document, parse_json(json, name));
   return BpeTokenizer::make(JsonAt(document, name), config);
 }
 

@@ -11,6 +11,7 @@
 
 #include "gpu/text/added_tokens.h"
 #include "gpu/text/json_at.h"
+#include "gpu/text/json_text.h"
 #include "gpu/text/utf8.h"
 #endif
 
@@ -52,9 +53,8 @@ Result<Settings> read_settings(const JsonAt& config) {
 Result<Json> read_json(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return Json();
-  Json document = Json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return fail(Code::kCorrupt, file.string(), " is not valid JSON");
-  return document;
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return parse_json(text, file.string());
 }
 
 std::string valid_utf8(std::string_view text) {

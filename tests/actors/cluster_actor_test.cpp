@@ -239,7 +239,7 @@ TEST_CASE("cluster: machines that were in the middle of an update enter again at
     CHECK(entered.version == WeightVersion{2});
     CHECK(entered.weights == 20);
     CHECK(entered.instances == 2);  // not those of node 2
-    rt::post(b.cluster, ClusterWeights{{WeightVersion{2}, "/new"}, 20, {}});
+    rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{2}, .folder = "/new", .weights = 20}, {}});
     b.run();
     CHECK(changed.seen->updates.empty());
     CHECK(missed.seen->updates.size() == 1);
@@ -369,7 +369,7 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   REQUIRE(b.enter(2).error == "");
   b.ready(1, changed.handle());
   b.ready(2, missed.handle());
-  rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{1}}});
+  rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{5}, .folder = "/new", .weights = 77}, {NodeId{1}}});
   b.run();
   Watcher watcher(b.world);
   const auto heard = [&] { return watcher.all<ClusterWeights>(); };
@@ -381,6 +381,7 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   REQUIRE(missed.seen->updates.size() == 1);
   CHECK(missed.seen->updates[0].what.version == WeightVersion{5});
   CHECK(missed.seen->updates[0].what.folder == "/new");
+  CHECK(missed.seen->updates[0].what.weights == 77);
   auto rollout = b.ask<RolloutEntered>(EnterRollout{});
   CHECK(rollout.version == WeightVersion{5});
   CHECK(rollout.weights == 77);
@@ -406,13 +407,13 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   now.version = WeightVersion{6};
   CHECK(b.enter(5, now).error == "node 5 is refused: its weight version is 6, expected 5");
 
-  rt::post(b.cluster, ClusterWeights{{WeightVersion{4}, "/older"}, 1, {}});  // it comes late, and says nothing new
+  rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{4}, .folder = "/older", .weights = 1}, {}});  // it comes late, and says nothing new
   b.run();
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).version == WeightVersion{5});
   CHECK(heard().size() == 1);
 
   // Newer ones come while a machine still changes to these: it refuses them, and is asked again once it has changed.
-  rt::post(b.cluster, ClusterWeights{{WeightVersion{6}, "/newer"}, 78, {NodeId{1}, NodeId{2}, NodeId{4}}});
+  rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{6}, .folder = "/newer", .weights = 78}, {NodeId{1}, NodeId{2}, NodeId{4}}});
   b.run();
   REQUIRE(heard().size() == 2);
   CHECK(heard()[1].what.version == WeightVersion{6});
@@ -447,12 +448,16 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
 }
 
 TEST_CASE("cluster: a machine that has the new weights though its answer was an error, or was lost, is used; others get them so often only") {
+  const char* const died = "instance 1 died while it changed its weights";
   const ClusterIdentity old{.model = "qwen", .layout = 7, .weights = 12, .version = WeightVersion{1}};
   struct Case {
-    uint64_t answered = 0, reported = 0;  // weights: in the answer, which is an error, and in its report later
+    uint64_t answered = 0, reported = 0;  // weights: in the answer, and in its report later
     bool is_used = false;
+    std::string error;  // in the answer
   };
-  for (const auto& [answered, reported, is_used] : {Case{77, 0, true}, {0, 77, true}, {0, 0, false}, {78, 78, false}}) {
+  // The last one found other weights in the folder: it was written to meanwhile.
+  for (const auto& [answered, reported, is_used, error] :
+       {Case{77, 0, true, died}, {0, 77, true, died}, {0, 0, false, died}, {78, 78, false, died}, {78, 78, false, ""}}) {
     CAPTURE(answered);
     CAPTURE(reported);
     Bench b;
@@ -461,12 +466,12 @@ TEST_CASE("cluster: a machine that has the new weights though its answer was an 
     REQUIRE(b.enter(2, old).error == "");
     b.ready(1, first.handle());
     b.ready(2, second.handle());
-    rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{1}}});
+    rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{5}, .folder = "/new", .weights = 77}, {NodeId{1}}});
     b.run();
     REQUIRE(second.seen->updates.size() == 1);
     if (reported != 0) second.seen->report.identity = {.weights = reported, .version = WeightVersion{5}};
     for (int i = 0; i < 2 * ClusterActor::kTriesMax; ++i) {
-      rt::post(b.cluster, WeightsUpdated{NodeId{2}, WeightVersion{5}, "instance 1 died while it changed its weights", answered});
+      rt::post(b.cluster, WeightsUpdated{NodeId{2}, WeightVersion{5}, error, answered});
       b.world.run_until(b.world.now_us() + ClusterActor::kTryPauseUsMax);
     }
     CHECK(second.seen->updates.size() == (is_used ? 1 : 1 + ClusterActor::kTriesMax));
@@ -504,7 +509,7 @@ TEST_CASE("cluster: machines without instances are compared in what they have; r
   CHECK(entered.weights == 5);
   CHECK(entered.instances == 2);
 
-  rt::post(b.cluster, ClusterWeights{{WeightVersion{3}, "w3"}, 9, {NodeId{4}}});
+  rt::post(b.cluster, ClusterWeights{{.version = WeightVersion{3}, .folder = "w3", .weights = 9}, {NodeId{4}}});
   b.run();
   CHECK(kv.seen->updates.empty());
   CHECK(draft.seen->updates.empty());

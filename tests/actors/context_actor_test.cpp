@@ -10,7 +10,7 @@ TEST_CASE("context: the first length of a group is its estimate, and only a long
   Recorder<EstimateSink, GroupEstimate> rollout(world);
   auto context = world.spawn<ContextActor>();
   const auto seen = [&](uint32_t group, uint32_t sample, int64_t tokens) {
-    rt::post(context, LengthSeen{{GroupId{group}, sample}, tokens, 1000, rollout.handle()});
+    rt::post(context, LengthSeen{{GroupId{group}, sample}, tokens, rollout.handle()});
     world.run_until(world.now_us() + 10);
     return rollout.all<GroupEstimate>().back();
   };

@@ -76,6 +76,53 @@ TEST_CASE("gateway: an update waits for no machine that is lost, or silent for t
   }
 }
 
+TEST_CASE("gateway: an update while generation is paused ends no request that waits, nor one that the pause made start again") {
+  for (const InFlight paused : {InFlight::kRedo, InFlight::kAbort}) {
+    CAPTURE(static_cast<int>(paused));
+    Bench b({.length_max = 200});
+    std::optional<Status> done;
+    b.ask(0, 0, 4);
+    b.run_for(100'000);
+    const size_t before = b.count(FinishReason::kStop), running = 4 - before;
+    b.tell([&](GatewayActor& gateway) { gateway.pause(paused); });
+    b.ask(1, 0, 4);
+    b.tell([&](GatewayActor& gateway) {
+      gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status status) { done = std::move(status); }});
+    });
+    b.run_for(10'000'000);
+    REQUIRE(done.has_value());
+    CHECK_MESSAGE(done->ok(), done->error().detail);
+    CHECK(b.count(FinishReason::kAborted) == (paused == InFlight::kAbort ? running : 0));
+    b.tell([](GatewayActor& gateway) { gateway.go_on(); });
+    b.finish();
+    CHECK(running > 0);
+    CHECK(b.count(FinishReason::kStop) == (paused == InFlight::kAbort ? before + 4 : 8));
+    for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.version == WeightVersion{2});
+    b.check_exact(paused != InFlight::kAbort);
+  }
+}
+
+TEST_CASE("gateway: a machine that found other weights in the folder than those before it does not count as changed") {
+  Bench b({}, {}, {}, NodeId{7});
+  std::optional<Status> status;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.run_for(10'000'000);
+  const uint64_t right = b.state().update->order.what.weights;
+  rt::post(b.handle, WeightsUpdated{NodeId{7}, WeightVersion{2}, "", right + 1});
+  b.run_for(10'000);
+  REQUIRE(status.has_value());
+  CHECK(status->error().detail == "node 7 found other weights in new than the machines before it");
+  REQUIRE(b.told.size() == 1);
+  CHECK(b.told[0].what.weights == right);
+  CHECK(b.told[0].nodes == b.node_names());
+  b.ask(0, 0, 4);
+  b.finish();
+  CHECK(b.count(FinishReason::kStop) == 4);
+  b.check_exact();
+}
+
 TEST_CASE("gateway: an update waits for requests that may finish, however long they run") {
   Bench b({.length_max = 200}, {.update_us_max = 5'000});
   std::optional<Status> status;
@@ -111,7 +158,7 @@ TEST_CASE("gateway: weights of an update that was given up are used once all mac
     CHECK(b.told[0].what.version == WeightVersion{2});
     CHECK(b.told[0].what.folder == "new");
     CHECK(b.told[0].nodes == std::vector{NodeId{0}, NodeId{1}});
-    CHECK(b.told[0].weights != 0);
+    CHECK(b.told[0].what.weights != 0);
     b.ask(1, 0, 4);
     b.finish();
     for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.version == WeightVersion{2});
@@ -201,9 +248,9 @@ TEST_CASE("gateway: weights that another process changes can change while nothin
   b.run_for(2'000'000);
   REQUIRE(other.log().size() == nodes);
   for (const WeightsUpdated& answer : other.all<WeightsUpdated>()) CHECK_MESSAGE(answer.error.empty(), answer.error);
-  b.tell([](GatewayActor& gateway) {
-    gateway.follow_weights({{WeightVersion{2}, "new"}, 7, {}});
-    gateway.follow_weights({{WeightVersion{1}, "old"}, 6, {}});  // late
+  b.tell([weights = other.all<WeightsUpdated>()[0].weights](GatewayActor& gateway) {
+    gateway.follow_weights({{.version = WeightVersion{2}, .folder = "new", .weights = weights}, {}});
+    gateway.follow_weights({{.version = WeightVersion{1}, .folder = "old", .weights = 6}, {}});  // late
   });
   b.ask(1, 0, 4);
   b.finish();

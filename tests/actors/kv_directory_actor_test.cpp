@@ -195,7 +195,7 @@ TEST_CASE("directory: a node with another model, layout or protocol is refused w
   CHECK(rt::look<KvDirectoryActor>(directory).nodes.size() == 1);
   CHECK(seen[0].refused == "");
   CHECK(seen[1].refused == "node 1 is refused: its model is \"qwen\", expected \"moonlight\"");
-  CHECK(seen[2].refused == "node 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007");
+  CHECK(seen[2].refused == "node 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007: --kv-dtype, --block-tokens, --device and, with GPUs, --tensor-parallel and their kind must be the same");
   CHECK(seen[3].refused.find("node 3 is refused: its protocol number is") == 0);
 }
 

@@ -2,8 +2,10 @@
 // the registration block itself, so that a new message is covered as soon as it is registered.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <caf/binary_deserializer.hpp>
 #include <caf/binary_serializer.hpp>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -105,6 +107,35 @@ void for_each_registered(F&& visit, std::index_sequence<I...>) {
 }
 
 }  // namespace
+
+TEST_CASE("messages: tokens that are more than a block survive the wire, and a count that is a lie takes no memory") {
+  SimWorld world;
+  const auto bytes_of = [&](RolloutCommits& sent) {
+    std::vector<char> bytes;
+    caf::binary_serializer out(world.system, bytes);
+    REQUIRE_FALSE(static_cast<bool>(out(sent)));
+    return bytes;
+  };
+  RolloutCommits sent{.parts = {{.tokens = std::vector<int32_t>(100'000), .logprobs = std::vector<float>(40'000)}}}, received;
+  std::vector<int32_t>& tokens = sent.parts[0].tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 977);
+  for (size_t i = 0; i < sent.parts[0].logprobs.size(); ++i) sent.parts[0].logprobs[i] = -0.001f * static_cast<float>(i);
+  const std::vector<char> whole = bytes_of(sent);
+  CHECK(whole.size() < 560'100);  // four bytes each
+  caf::binary_deserializer in(world.system, whole);
+  REQUIRE_FALSE(static_cast<bool>(in(received)));
+  CHECK(received.parts.at(0).tokens == tokens);
+  CHECK(received.parts.at(0).logprobs == sent.parts[0].logprobs);
+
+  tokens = {0x7a7a7a7a};
+  std::vector<char> lie = bytes_of(sent);
+  const auto count = std::search_n(lie.begin(), lie.end(), 4, 'z') - 1;
+  REQUIRE(*count == 1);
+  const char claimed[] = {'\xff', '\xff', '\xff', '\xff', '\x7f'};  // as CAF writes a count, of 2^35 - 1
+  lie.insert(lie.erase(count), std::begin(claimed), std::end(claimed));
+  caf::binary_deserializer in_lie(world.system, lie);
+  CHECK(static_cast<bool>(in_lie(received)));
+}
 
 TEST_CASE("messages: every registered type survives the wire, all fields of it") {
   SimWorld world;

@@ -317,7 +317,7 @@ TEST_CASE("rollout: an instance of another model or layout gets no work, and the
   CHECK(s.seen[2].chunks.empty());
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].error ==
-        "no instance is left to run on: instance 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007");
+        "no instance is left to run on: instance 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007: --kv-dtype, --block-tokens, --device and, with GPUs, --tensor-parallel and their kind must be the same");
 }
 
 TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, and one that takes any weights is not") {
@@ -340,6 +340,15 @@ TEST_CASE("rollout: once one instance has said which weights it has, others must
   CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 2);
   CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{2}).why ==
         "instance 2 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
+}
+
+TEST_CASE("rollout: an instance with other weights than the rollout knows is refused, also where it comes first") {
+  Stage s(1, 2, {}, {}, true, 1, [](RolloutConfig& config) { config.weights = 5; });
+  s.add_instance(0, {.weights = 7, .version = {1}});
+  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{0}).why ==
+        "instance 0 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
+  s.add_instance(1, {.weights = 5, .version = {1}});
+  CHECK(s.seen[1].chunks.size() == 1);
 }
 
 TEST_CASE("rollout: it starts without instances that are refused for good, and waits 3 s for those that may get its weights") {
@@ -433,6 +442,32 @@ TEST_CASE("rollout: lengths that are cut get the room of the largest instance, b
         CHECK((s.seen[1].chunks.empty() ? s.seen[0] : s.seen[1]).chunks[0].sampling.max_tokens == room);
       }
     }
+  }
+}
+
+TEST_CASE("rollout: lengths that are cut stay what they were when the largest instance is lost, so responses that none can hold fail") {
+  for (const bool is_seen_here : {true, false}) {  // else an earlier rollout had it
+    CAPTURE(is_seen_here);
+    Stage s(0, 1, {}, {}, true, 1, [&](RolloutConfig& config) {
+      config.cuts_lengths = config.open = true;
+      config.kv_tokens_seen = is_seen_here ? 0 : 20;
+    });
+    s.add_instance(1, {}, 4);
+    if (is_seen_here) {
+      rt::kill(s.add_instance(0, {}, 5));
+      rt::post(s.rollout, PartLost{.node = NodeId{0}, .instances = {InstanceId{0}}, .reason = "node 0 is gone"});
+    }
+    s.run_for(4'000'000);
+    GroupSpec group{.id = {}, .prompt_ids = {5, 6, 7}, .samples = 1, .sampling = {}, .seeds = {9}};
+    for (const int64_t max_tokens : {13, 100}) {
+      group.sampling.max_tokens = max_tokens;
+      rt::post(s.rollout, AddGroups{{group}});
+      s.run_for(4'000'000);
+    }
+    REQUIRE(s.seen[1].chunks.size() == 1);
+    CHECK(s.seen[1].chunks[0].sampling.max_tokens == 13);
+    REQUIRE(s.responses().size() == 1);
+    CHECK(s.responses()[0].error.find("needs 5 KV blocks; the largest instance holds 4 blocks") != std::string::npos);
   }
 }
 

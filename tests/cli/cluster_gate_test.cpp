@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -340,6 +341,7 @@ TEST_CASE("cluster gate: an address where nobody listens, or that is not of this
 
 TEST_CASE("cluster gate: files that are missing, of another kind, or do not belong together are named, and so is an expired certificate") {
   const Certificates made;
+  std::ofstream(made.path("text.pem")) << "no certificate";
   CHECK(check_tls_files({}).ok());
   CHECK_MESSAGE(check_tls_files(made.files("good", "good", "ca")).ok(), "good");
   const auto refusal = [&](const std::string& certificate, const std::string& key, const std::string& ca) {
@@ -348,10 +350,12 @@ TEST_CASE("cluster gate: files that are missing, of another kind, or do not belo
     CHECK(checked.error().code == Code::kInvalidArgument);
     return checked.error().detail;
   };
-  CHECK(refusal("none", "good", "ca").find("--tls-cert " + made.path("none.pem") + ": expected a certificate in PEM format (") == 0);
-  CHECK(refusal("good", "none", "ca").find("--tls-key " + made.path("none.key") + ": expected the private key of " + made.path("good.pem")) == 0);
+  CHECK(refusal("none", "good", "ca").find("--tls-cert " + made.path("none.pem") + ": cannot be read: No such file or directory") == 0);
+  CHECK(refusal("text", "good", "ca").find("--tls-cert " + made.path("text.pem") + ": expected a certificate in PEM format (") == 0);
+  CHECK(refusal("good", "none", "ca").find("--tls-key " + made.path("none.key") + ": cannot be read: No such file or directory") == 0);
   CHECK(refusal("good", "ca", "ca").find("--tls-key " + made.path("ca.key") + ": expected the private key of ") == 0);
-  CHECK(refusal("good", "good", "none").find("--tls-ca " + made.path("none.pem") + ": expected the certificate of a CA in PEM format (") == 0);
+  CHECK(refusal("good", "good", "none").find("--tls-ca " + made.path("none.pem") + ": cannot be read: No such file or directory") == 0);
+  CHECK(refusal("good", "good", "text").find("--tls-ca " + made.path("text.pem") + ": expected the certificate of a CA in PEM format (") == 0);
   CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it cannot be verified with ") == 0);
   CHECK(refusal("expired", "expired", "ca").find("certificate has expired") != std::string::npos);
 }

@@ -12,7 +12,7 @@ namespace {
 const std::vector<GroupSpec> kGroups{{.id = GroupId{0}, .prompt_ids = {1}, .samples = 3, .sampling = {}, .seeds = {1, 2, 3}, .known_tokens = {}}};
 
 RunJournal opened(const RolloutOptions& options) {
-  auto journal = RunJournal::open(options, kGroups, WeightVersion{1}, 5);
+  auto journal = RunJournal::open(options, kGroups, {.model = "m", .weights = 5, .version = WeightVersion{1}});
   REQUIRE_MESSAGE(journal.ok(), journal.error().detail);
   return *std::move(journal);
 }

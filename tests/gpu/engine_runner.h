@@ -94,9 +94,9 @@ class EngineRunner {
     return out;
   }
 
-  /// Stages the weights of a folder and, if they are taken, switches to them.
-  Status update(WeightVersion version, const std::filesystem::path& folder) {
-    const auto staged = std::get<WeightResult>(run(StageWeights{++id_, version, folder.string()}));
+  /// Stages the weights of a folder and, if they are taken, switches to them. `layout_hash`: as in StageWeights.
+  Status update(WeightVersion version, const std::filesystem::path& folder, uint64_t layout_hash = 0) {
+    const auto staged = std::get<WeightResult>(run(StageWeights{++id_, version, folder.string(), layout_hash}));
     if (!staged.status.ok()) return staged.status;
     return std::get<WeightResult>(run(SwitchWeights{++id_})).status;
   }

@@ -216,7 +216,7 @@ TEST_CASE("bad input: model folders") {
   bad.rollout("malformed config.json", {{"--model", torn}}, {"torn/config.json:3", "not valid JSON"}, 2);
   const std::string spelled = bad.model("spelled");
   bad.folder.write("spelled/tokenizer.json", "{nope");
-  bad.rollout("malformed tokenizer.json", {{"--model", spelled}}, {"spelled/tokenizer.json", "not valid JSON"}, 1);
+  bad.rollout("malformed tokenizer.json", {{"--model", spelled}}, {"spelled/tokenizer.json", "not valid JSON"}, 2);
 }
 
 TEST_CASE("bad input: prompts and lengths") {

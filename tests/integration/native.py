@@ -316,6 +316,7 @@ class NativeTest(ServedCase):
                 (400, "from_seq is \"0\": expected an integer, at least 1", "GET", "/there?from_seq=0", None),
                 (400, "from_seq is \"-1\"", "GET", "/there?from_seq=-1", None),
                 (400, "from_seq is \"x\"", "GET", "/there?from_seq=x", None),
+                (400, 'the query has "from": expected from_seq, progress_s', "GET", "/there?from=2", None),
                 (400, "from_seq is 3: expected at most 2, the next response", "GET", "/there?from_seq=3", None),
                 (400, "progress_s is \"0\": expected an integer, at least 1 and at most 86400", "GET", "/there?progress_s=0", None),
                 (400, "seq is missing", "POST", "/there/ack", {}),

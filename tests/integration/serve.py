@@ -309,6 +309,7 @@ class ServeTest(ServedCase):
             ({"text": ""}, "the prompt is empty"),
             ({"text": ["1", 5]}, "text is 5: expected text"),
             ({"input_ids": [1], "sampling_params": 5}, "sampling_params is number: expected an object"),
+            ({"input_ids": [1], "max_new_tokens": 3}, "max_new_tokens is beside sampling_params: expected in it"),
             ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "sampling_params has 1 entries: expected 2, one for each prompt"),
             ({"input_ids": [[1], [2]], "rid": ["a"]}, "rid has 1 entries: expected 2"),
             ({"input_ids": [1], "rid": {}}, "rid is object: expected text"),
@@ -468,17 +469,41 @@ class WeightsTest(unittest.TestCase):
     def test_running_requests_are_aborted_start_again_or_end_with_the_old_weights(self):
         s = self.served
         version = 1
-        for mode in ("abort", "retract", "drain"):
-            with self.subTest(mode=mode), concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for mode, said in (("abort", {"mode": "abort"}), ("retract", {"mode": "retract"}), ("drain", {"mode": "drain"}),
+                           ("abort", {"abort_all_requests": True}), ("drain", {"abort_all_requests": False})):
+            with self.subTest(said=said), concurrent.futures.ThreadPoolExecutor(4) as pool:
                 answers = [pool.submit(s.generate, [2, 3, 4], sampling_params={**LONG, "sampling_seed": i}) for i in range(4)]
                 s.wait_until(lambda load: load["num_running_reqs"] == 4)
-                self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL, "mode": mode})["success"])
+                self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL, **said})["success"])
                 metas = [a.result()["meta_info"] for a in answers]
                 self.assertEqual({m["finish_reason"]["type"] for m in metas}, {"abort" if mode == "abort" else "length"})
                 self.assertEqual({m["weight_version"] for m in metas}, {str(version + (mode == "retract"))})
                 version += 1
         status, answer = s.call("POST", "/update_weights_from_disk", {"model_path": MODEL, "mode": "in_place"})
         self.assertEqual((status, answer["message"]), (400, 'mode is "in_place": expected abort, retract or drain'))
+        status, answer = s.call("POST", "/update_weights_from_disk", {"model_path": MODEL, "mode": "drain", "abort_all_requests": True})
+        self.assertEqual((status, answer["message"]), (400, 'abort_all_requests is true, and mode is "drain": expected one of them alone'))
+        status, answer = s.call("POST", "/update_weights_from_disk", {"model_path": MODEL, "version": 50})
+        self.assertEqual((status, answer["message"]), (400, "version is unknown: expected weight_version"))
+
+    def test_requests_that_wait_while_generation_is_paused_get_the_weights_that_come_meanwhile(self):
+        s = self.served
+        with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(3) as pool:
+            new = turned_model(work)
+            for mode in ("abort", "retract"):
+                with self.subTest(mode=mode):
+                    running = pool.submit(s.generate, [2, 3, 4], sampling_params={**LONG, "sampling_seed": 1})
+                    s.wait_until(lambda load: load["num_running_reqs"] == 1)
+                    s.post("/pause_generation", {"mode": mode})
+                    held = pool.submit(s.generate, [2, 3, 4], sampling_params={"max_new_tokens": 4, "sampling_seed": 2})
+                    s.wait_until(lambda load: load["num_waiting_reqs"] == (1 if mode == "abort" else 2))
+                    answer = s.post("/update_weights_from_disk", {"model_path": new, "weight_version": f"after-{mode}"})
+                    self.assertTrue(answer["success"], answer)
+                    s.post("/continue_generation", {})
+                    meta = held.result()["meta_info"]
+                    self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("length", f"after-{mode}"))
+                    meta = running.result()["meta_info"]
+                    self.assertEqual(meta["finish_reason"]["type"], "abort" if mode == "abort" else "length")
 
     def test_updates_under_load_mix_no_versions_and_lose_nothing(self):
         s = self.served

@@ -120,6 +120,20 @@ class ServeClusterTest(unittest.TestCase):
             self.assertEqual([exact(a) for a in answers], expected)
             until(lambda: self.status()["nodes"][0]["weight_version"] == 5, "the controller knows the new version")
 
+    def test_a_folder_that_is_written_to_again_gives_no_machine_other_weights(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = turned_model(work)
+            expected = self.alone(folder)
+            answer = self.served.post("/update_weights_from_disk", {"model_path": folder, "weight_version": "5"})
+            self.assertTrue(answer["success"], answer)
+            shutil.copyfile(f"{MODEL}/model.safetensors", f"{folder}/model.safetensors")  # the trainer's next ones
+            self.add(3, "--log-level", "info")
+            self.until_machines(3)
+            time.sleep(1)  # it has loaded them, or been refused
+            self.machines.pop(1).end(signal.SIGKILL)
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
+            self.assertIn("does not have the weights of version 5 any more", self.machines.pop(3).end())
+
     def test_a_second_server_lets_the_weights_change_while_it_is_idle_and_follows(self):
         with tempfile.TemporaryDirectory() as work:
             folder = turned_model(work)

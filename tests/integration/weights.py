@@ -226,7 +226,9 @@ class WeightsTest(TwoWeights):
         for query, sentence in [("version=-1", "version is -1: expected a number up to"), ("version=" + "v" * 300, "a name of at most 256 bytes"),
                                 ("version=1", "weight version 1: expected one above 1, which runs"), ("version=0", "expected one above 1"),
                                 ("silence_s=0", 'silence_s is "0": expected an integer, at least 1 and at most 86400'),
-                                ("mode=in_place", 'mode is "in_place": expected abort, retract or drain')]:
+                                ("mode=in_place", 'mode is "in_place": expected abort, retract or drain'),
+                                ("weight_version=5", 'the query has "weight_version": expected version, name, mode, silence_s'),
+                                ("version=5&name=five", "both version and name: expected one of them")]:
             with self.subTest(query=query):
                 found, answer = self.served.call("POST", f"{STREAM}?{query}", whole)
                 self.assertEqual(found, 400)
@@ -277,7 +279,7 @@ class WeightsTest(TwoWeights):
                 other.update_weights_from_tensors(self.new)
             self.assertEqual(raised.exception.status, 409)
             status, answer = self.served.call("POST", "/update_weights_from_disk", {"model_path": MODEL})
-            self.assertEqual((status, answer["message"]), (400, "an update to weight version 3 is under way"))
+            self.assertEqual((status, answer["message"]), (409, "another update of the weights is under way"))
             self.assertFalse(slow.done())
             self.assertEqual(running.result()["meta_info"]["weight_version"], "2")
             self.assertEqual(slow.result(), "3")

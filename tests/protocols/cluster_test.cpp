@@ -10,7 +10,7 @@ using namespace seer;
 namespace {
 
 const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .layout = 0xabc, .weights = 0x12, .version = {4},
-                                .endings = endings_text(std::array{2, 7}, 512)};
+                                .endings = endings_text(std::array{2, 7}, 512), .tokenizer = 0x64};
 
 std::string refusal(ClusterIdentity found) {
   const Status status = check_identity("node 3", found, kExpected);
@@ -35,7 +35,7 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   CHECK(refusal(shape) == "node 3 is refused: its config.json's checksum is 0000000000000052, expected 0000000000000051");
   shape.shape = 0;
   CHECK(refusal(shape).empty());
-  CHECK(refusal(layout) == "node 3 is refused: its KV layout is 0000000000000abd, expected 0000000000000abc");
+  CHECK(refusal(layout) == "node 3 is refused: its KV layout is 0000000000000abd, expected 0000000000000abc: --kv-dtype, --block-tokens, --device and, with GPUs, --tensor-parallel and their kind must be the same");
   weights.weights = 0x13;
   CHECK(refusal(weights) == "node 3 is refused: its weights' checksum is 0000000000000013, expected 0000000000000012");
   weights.weights = 0;
@@ -46,6 +46,11 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   CHECK(refusal(endings) == "node 3 is refused: its end of responses is \"EOS 3, context 512\", expected \"EOS 2 7, context 512\"");
   endings.endings.clear();
   CHECK(refusal(endings).empty());
+  ClusterIdentity tokenizer = kExpected;
+  tokenizer.tokenizer = 0x65;
+  CHECK(refusal(tokenizer) == "node 3 is refused: its tokenizer's checksum is 0000000000000065, expected 0000000000000064");
+  tokenizer.tokenizer = 0;
+  CHECK(refusal(tokenizer).empty());
 }
 
 TEST_CASE("cluster: the protocol is compared first, because other fields mean nothing in another protocol") {

@@ -350,7 +350,7 @@ TEST_CASE("served servers: new weights reach all servers, also one that was out 
   REQUIRE(answers->size() == 2);
   for (const WeightsUpdated& answer : *answers) {
     CHECK(answer.error.empty());
-    CHECK(answer.weights == weights_hash("2"));
+    CHECK(answer.weights == label_hash("2"));
   }
   rt::post(rollout.nodes[2], UpdateWeights{weights, {}});
   rollout.world.run_until(rollout.world.now_us() + 100'000);

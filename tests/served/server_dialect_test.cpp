@@ -243,6 +243,13 @@ TEST_CASE("served dialects: what makes no sense is not believed") {
       {ServerKind::kVllm, replaced(kVllmStream, "\"logprob\":-1.5", "\"logprob\":-9999.0"), "a log-probability is -9999, which stands for none", 1},
       {ServerKind::kVllm, "data: []\n\n", "an answer has no choices", 0},
   };
+  // The library would write such a value recursively, for its message: a crash.
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+    const std::string event = cat("data: {\"error\": {\"message\": ", deep, "}}\n\n");
+    CHECK(read_all(kind, event, event.size()).why == "its answer is nested deeper than 64 levels");
+    CHECK(read_all(kind, deep, deep.size(), 500).why == cat("it answered 500: ", deep.substr(0, 300)));
+  }
   for (const Wrong& wrong : all) {
     CAPTURE(wrong.why);
     const ServedPart part = read(wrong.kind, wrong.stream);
@@ -364,4 +371,15 @@ TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whe
   CHECK_FALSE(sglang->state({{0, "refused"}, {0, ""}, {0, ""}}).ok());
   CHECK_FALSE(sglang->state({{503, "starting"}, {503, ""}, {503, ""}}).ok());
   CHECK_FALSE(make_dialect(ServerKind::kSeer)->state({{200, info}, {200, info}, {200, loads}}).ok());
+}
+
+TEST_CASE("served dialects: `seer serve` is known by what it says, so that it gets whole seeds, and a router is no server of its own") {
+  const auto sglang = make_dialect(ServerKind::kSglang);
+  const auto info = [](const std::string& id) { return json{{"version", "seer"}, {"max_total_num_tokens", 1000}, {"context_length", 4096}, {"server_id", id}}.dump(); };
+  CHECK(json::parse(sglang->generate(kChunk).body)["sampling_params"]["sampling_seed"] != kChunk.seed);
+  const auto state = sglang->state({{200, info("another")}, {0, ""}, {0, ""}});
+  REQUIRE(state.ok());
+  CHECK(state->engine == "Seer");
+  CHECK(json::parse(sglang->generate(kChunk).body)["sampling_params"]["sampling_seed"] == kChunk.seed);
+  CHECK(sglang->state({{200, info(own_server_id())}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
 }

@@ -10,7 +10,7 @@ using namespace seer;
 
 namespace {
 
-const JournalWork kWork{.model = "qwen", .weights = 5, .version = WeightVersion{3}, .groups = {11, 12}};
+const JournalWork kWork{.model = "qwen", .weights = 5, .version = WeightVersion{3}, .endings = "EOS 2", .tokenizer = 8, .groups = {11, 12}};
 
 struct Journal {
   Result<std::unique_ptr<RolloutJournal>> open(const JournalWork& work = kWork, bool may_resume = true) {
@@ -117,7 +117,11 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   other.version = WeightVersion{4};
   refused("its weight version is 3, and this one's 4");
   other.weights = 6;
-  refused("its weights differ");
+  refused("its weights, or how they are computed with, differ");
+  other.endings = "EOS 2 7";
+  refused("its end of responses is \"EOS 2\", and this one's \"EOS 2 7\"");
+  other.tokenizer = 9;
+  refused("its tokenizer differs");
   other.groups.push_back(1);
   refused("it has 2 prompts, and this one 3");
   other.groups[1] = 1;

@@ -1,5 +1,9 @@
 #ifdef SEER_HAVE_ROCKSDB
 #include <doctest/doctest.h>
+#include <sys/mount.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "cli/scratch.h"
 #include "storage/served_journal.h"
@@ -8,7 +12,7 @@ using namespace seer;
 
 namespace {
 
-const ServedModelMark kMark{.model = "qwen", .weights = 5, .version = WeightVersion{3}};
+const ServedModelMark kMark{.model = "qwen", .weights = 5, .version = WeightVersion{3}, .endings = "EOS 2", .tokenizer = 8};
 
 std::unique_ptr<ServedJournal> opened(const ScratchFolder& folder, const ServedModelMark& mark = kMark) {
   auto journal = ServedJournal::open(folder.path("journal"), mark);
@@ -69,7 +73,7 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
 TEST_CASE("served journal: tokens of other weights are dropped, and another model's journal is refused") {
   const ScratchFolder folder;
   CHECK(opened(folder)->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1})}).ok());
-  for (const ServedModelMark& mark : {ServedModelMark{"qwen", 6, WeightVersion{3}}, ServedModelMark{"qwen", 6, WeightVersion{4}}}) {
+  for (const ServedModelMark& mark : {ServedModelMark{"qwen", 6, WeightVersion{3}, "EOS 2", 8}, {"qwen", 6, WeightVersion{4}, "EOS 2", 8}, {"qwen", 5, WeightVersion{3}, "EOS 2 7", 8}, {"qwen", 5, WeightVersion{3}, "EOS 2", 9}}) {
     CHECK(opened(folder, mark)->commit(1, part(0, 0, 0, {1}), mark.version).ok());
     CHECK(opened(folder, mark)->read()->rollouts[0].begun.size() == 1);
     CHECK(opened(folder, kMark)->read()->rollouts[0].begun.empty());
@@ -78,13 +82,13 @@ TEST_CASE("served journal: tokens of other weights are dropped, and another mode
     const auto updated = opened(folder);
     CHECK(updated->commit(1, part(0, 0, 0, {1}), kMark.version).ok());
     CHECK(updated->commit(1, part(0, 1, 0, {2}), WeightVersion{5}).ok());  // before the mark
-    CHECK(updated->set_mark({"qwen", 7, WeightVersion{5}}).ok());
+    CHECK(updated->set_mark({"qwen", 7, WeightVersion{5}, "EOS 2", 8}).ok());
     CHECK(updated->commit(1, part(0, 0, 0, {1}), kMark.version).ok());  // of a request that ends with the old weights
     CHECK(updated->commit(1, part(0, 1, 1, {3}), WeightVersion{5}).ok());
     CHECK(updated->commit(1, part(0, 0, 0, {4}), WeightVersion{6}).ok());  // never marked
   }
   {
-    const auto again = opened(folder, {"qwen", 7, WeightVersion{5}});
+    const auto again = opened(folder, {"qwen", 7, WeightVersion{5}, "EOS 2", 8});
     const ServedContents had = again->read().value();
     REQUIRE(had.rollouts[0].begun.size() == 1);
     CHECK(had.rollouts[0].begun[0].tokens == std::vector{2, 3});
@@ -96,5 +100,39 @@ TEST_CASE("served journal: tokens of other weights are dropped, and another mode
         cat("journal ", folder.path("journal"), " is of model \"qwen\", and this is \"llama\": remove the folder to begin anew"));
   const auto held = opened(folder);
   CHECK(ServedJournal::open(folder.path("journal"), kMark).error().code == Code::kUnavailable);
+}
+
+TEST_CASE("served journal: a full disk refuses writes and syncs, and what was written before is there") {
+  const ScratchFolder folder;
+  const std::string disk = folder.path("disk");
+  std::filesystem::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    MESSAGE("skipped: mounting a small tmpfs needs root");
+    return;
+  }
+  std::ofstream(disk + "/filler") << std::string(400'000, 'x');  // someone else's file
+  uint32_t kept = 0;
+  {
+    auto opened = ServedJournal::open(disk + "/journal", kMark);
+    REQUIRE_MESSAGE(opened.ok(), opened.error().detail);
+    ServedJournal& journal = **opened;
+    Status written = journal.put({.number = 1, .id = "a", .sampling = {}});
+    const std::vector<int32_t> prompt(1000, 7);
+    for (; written.ok() && kept < 1000; ++kept) written = journal.add({.number = 1, .id = "a", .sampling = {}}, kept, {group(prompt)});
+    REQUIRE_FALSE(written.ok());
+    --kept;
+    CHECK(written.error().code == Code::kFull);
+    for (int i = 0; i < 3; ++i) {
+      (void)journal.sync();  // the process goes on
+      CHECK_FALSE(journal.put({.number = 2, .id = "b", .sampling = {}}).ok());
+    }
+  }
+  std::filesystem::remove(disk + "/filler");
+  {
+    auto again = ServedJournal::open(disk + "/journal", kMark);
+    CHECK_MESSAGE(again.ok(), again.error().detail);
+    if (again.ok()) CHECK((*again)->read()->rollouts.at(0).groups.size() == kept);
+  }
+  CHECK(::umount(disk.c_str()) == 0);
 }
 #endif

@@ -86,7 +86,7 @@ class ChunkLedger {
 
   void cancel(RequestId request, int64_t now_us) { buffer_.cancel(request, now_us); }
 
-  /// See ChunkScheduler.
+  /// What ChunkScheduler::stalled() and stuck() answer.
   Status stalled() const;
   std::vector<StuckRequest> stuck() const;
   const RequestBuffer& buffer() const { return buffer_; }

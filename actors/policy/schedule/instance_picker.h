@@ -138,7 +138,7 @@ class InstancePicker {
   /// Whether a request that last ran there has room there, and no reason to leave.
   bool may_stay(InstanceId last, KvNeed need) const;
   bool fits(const Instance& instance, const KvNeed& need) const;
-  /// Of the open instances that `which` holds for; 0: of none it is known.
+  /// The least time per token of the open instances that `which` holds for; 0: of none it is known.
   template <class Which>
   double token_us_least(Which&& which) const;
   bool has_prompt(const Instance& instance, GroupId group) const;

@@ -12,40 +12,35 @@ constexpr double kNoVariance = 1e-12;  // below this the sums are rounding error
 
 }  // namespace
 
-void LengthEstimator::add_group(GroupId id, int64_t max_tokens) {
-  SEER_CHECK(!has_group(id), id);
-  SEER_CHECK(max_tokens >= 1, id, max_tokens);
-  slots_[id] = groups_.size();
-  groups_.push_back({.estimated_tokens = max_tokens});
-}
-
-bool LengthEstimator::observe(GroupId id, int64_t length) {
+void LengthEstimator::observe(GroupId id, int64_t length) {
   length = std::max<int64_t>(1, length);
-  Group& group = const_cast<Group&>(at(id));
-  const int64_t before = group.estimated_tokens;
-  if (group.finished == 0) {
-    group.estimated_tokens = length;
-  } else {
-    error_sum_ += std::abs(static_cast<double>(before - length)) / static_cast<double>(length);
+  const auto [slot, is_new] = slots_.try_emplace(id, groups_.size());
+  Group& group = is_new ? groups_.emplace_back() : groups_[slot->second];
+  if (!is_new) {
+    error_sum_ += std::abs(static_cast<double>(group.estimated_tokens - length)) / static_cast<double>(length);
     ++predicted_;
-    group.estimated_tokens = std::max(before, length);
   }
+  group.estimated_tokens = std::max(group.estimated_tokens, length);
   ++group.finished;  // Welford's method: no cancellation, and equal lengths give a deviation of exactly 0
   const double log_length = std::log(static_cast<double>(length));
   const double deviation = log_length - group.log_mean;
   group.log_mean += deviation / static_cast<double>(group.finished);
   group.log_squares += deviation * (log_length - group.log_mean);
-  return group.estimated_tokens != before;
+}
+
+int64_t LengthEstimator::estimate(GroupId id) const {
+  const auto slot = slots_.find(id);
+  SEER_CHECK(slot != slots_.end(), id);
+  return groups_[slot->second].estimated_tokens;
 }
 
 // With k groups of n_i members, N in all, group means m_i and total mean m:
 //   MSB = sum n_i (m_i - m)^2 / (k - 1)      MSW = sum of squares within groups / (N - k)
-//   n0  = (N - sum n_i^2 / N) / (k - 1)      var_between = (MSB - MSW) / n0      ICC = var_between / (var_between +
-//   MSW)
+//   n0  = (N - sum n_i^2 / N) / (k - 1)      var_between = (MSB - MSW) / n0
+//   ICC = var_between / (var_between + MSW)
 double LengthEstimator::length_icc() const {
   double groups = 0, members = 0, size_squares = 0, sum = 0, within = 0;
   for (const Group& group : groups_) {
-    if (group.finished == 0) continue;
     const auto size = static_cast<double>(group.finished);
     groups += 1;
     members += size;
@@ -64,12 +59,6 @@ double LengthEstimator::length_icc() const {
   const double var_between = std::max(0.0, (mean_square_between - mean_square_within) / typical_size);
   if (var_between + mean_square_within < kNoVariance) return 0;
   return var_between / (var_between + mean_square_within);
-}
-
-const LengthEstimator::Group& LengthEstimator::at(GroupId id) const {
-  auto slot = slots_.find(id);
-  SEER_CHECK(slot != slots_.end(), id);
-  return groups_[slot->second];
 }
 
 }  // namespace seer

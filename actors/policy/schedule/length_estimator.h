@@ -1,8 +1,8 @@
 // LengthEstimator: estimates how long the responses of a group are, and says how good the estimates were. Owned by
 // context_actor, which sends each change to the scheduler; rollout_stats replays finishes through it. Pure.
 //
-// The estimate of a group is the largest length among its finished members; before any has finished, it is the original
-// limit (paper 3.2). So a group counts as long until shown otherwise, and a short member never lowers the estimate.
+// The estimate of a group is the largest length among its finished members, so a short member never lowers it. A group without one
+// has no estimate: schedulers take it for as long as its limit (paper 3.2).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,16 +15,13 @@ namespace seer {
 
 class LengthEstimator {
  public:
-  /// REQUIRES: the group is new, max_tokens >= 1.
-  void add_group(GroupId group, int64_t max_tokens);
-  bool has_group(GroupId group) const { return slots_.contains(group); }
-  int64_t estimate(GroupId group) const { return at(group).estimated_tokens; }
-
-  /// A member finished with this length; 0 (an aborted one) counts as 1. Returns whether the estimate changed.
-  bool observe(GroupId group, int64_t length);
+  /// A member finished with this length; 0 counts as 1.
+  void observe(GroupId group, int64_t length);
+  /// REQUIRES: a member finished.
+  int64_t estimate(GroupId group) const;
 
   /// Mean of |estimate - length| / length, with the estimate before that finish, over all but the first finish of each
-  /// group: the limit is no prediction. 0 if there were none.
+  /// group. 0 if there were none.
   double estimate_error() const { return predicted_ == 0 ? 0 : error_sum_ / static_cast<double>(predicted_); }
 
   /// Share of the variance of log length that lies between groups: the one-way random-effects intraclass correlation,
@@ -39,7 +36,6 @@ class LengthEstimator {
     double log_mean = 0;     // of the finished lengths
     double log_squares = 0;  // sum of squared deviations from log_mean
   };
-  const Group& at(GroupId group) const;
 
   std::unordered_map<GroupId, size_t> slots_;  // only looked up; groups_ gives a fixed order to the sums
   std::vector<Group> groups_;

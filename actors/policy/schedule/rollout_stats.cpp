@@ -17,8 +17,6 @@ RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t starte
   });
   LengthEstimator lengths;
   for (const FinishRecord& record : by_finish) {
-    // Any limit will do: estimate_error() leaves out the first finish of a group.
-    if (!lengths.has_group(record.request.group)) lengths.add_group(record.request.group, 1);
     if (!record.failed && !record.aborted) lengths.observe(record.request.group, record.output_tokens);
     stats.failed += record.failed;
     stats.aborted += record.aborted;

@@ -12,8 +12,8 @@
 //
 // Lengths come with chunk_ended(); the estimate of Algorithm 2 is kept for reports only.
 //
-// Invariant: order_ holds exactly the waiting requests, each under the rank in ranks_. Source: RECIPE of the project's
-// scheduling study; divided rollout as in the paper (3.1).
+// Invariant: order_ holds exactly the waiting requests, each under the rank in ranks_. Source: divided rollout as in
+// the paper (3.1); docs/policy_choice.md has what else was tried.
 #pragma once
 #include <compare>
 #include <optional>

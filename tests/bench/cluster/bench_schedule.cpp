@@ -137,7 +137,7 @@ Status run_node(const Options& options) {
   const auto shared_makers = std::make_shared<const NodeMakers>(std::move(makers));
   SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(config, *shared_makers));
   const auto entered = inbox.ask<ClusterEntered>(
-      controller, EnterCluster{id, instance_identity(machinery.instances.begin()->second.engine->info())}, {.error = "no answer"});
+      controller, EnterCluster{id, instance_identity(machinery.instances.begin()->second.engine->info(), 0)}, {.error = "no answer"});
   if (!entered.error.empty()) return fail(Code::kUnavailable, entered.error);
   config.epoch = entered.epoch;
   const NodeHandle node = start_node(system, config, shared_makers, std::move(machinery), entered.directory);

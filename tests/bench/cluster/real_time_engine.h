@@ -140,7 +140,7 @@ class RealTimeEngine final : public Engine {
   }
 
  private:
-  const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();  // shared with timers that fire after the end
+  const std::shared_ptr<std::recursive_mutex> mutex_ = std::make_shared<std::recursive_mutex>();  // shared with timers that fire after the end; work that ends may run the actor at once, which calls back
   const std::shared_ptr<ChunkTimes> times_;
   std::deque<int64_t> chunk_ends_;  // of the work in the queue: chunks that end with it
   SimEngine engine_;

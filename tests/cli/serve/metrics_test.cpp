@@ -17,7 +17,7 @@ namespace {
 ServedModel model() {
   ServedModel served;
   served.name = "tiny \"\\\n";
-  served.instances = 2;
+  served.instances_expected = [] { return 2; };
   return served;
 }
 Response response() {
@@ -75,9 +75,9 @@ TEST_CASE("metrics: figures of the gateway, the instances, the pool and the answ
            {"seer_fleet_instances_up", "2"},
            {"seer_fleet_instances_expected", "2"},
            {"seer_fleet_restarts_total{node=\"0\"}", "1"},
-           {"seer_instance_busy_seconds_total{instance=\"1024\"}", "2.5"},
-           {"seer_instance_chunks{instance=\"0\"}", "3"},
-           {"seer_draft_accepted_tokens_total{instance=\"0\"}", "6"},
+           {"seer_instance_busy_seconds_total{engine=\"1024\"}", "2.5"},
+           {"seer_instance_chunks{engine=\"0\"}", "3"},
+           {"seer_draft_accepted_tokens_total{engine=\"0\"}", "6"},
            {"seer_kv_used_bytes{tier=\"device\"}", "500"},
            {"seer_kv_capacity_bytes{tier=\"dram\"}", "500"},
            {"seer_pool_spilled_bytes_total{node=\"0\"}", "9"},

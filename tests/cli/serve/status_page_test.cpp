@@ -42,7 +42,7 @@ struct Answer final : HttpReply {
 ServedModel served() {
   ServedModel model;
   model.name = "tiny \"<b>\"";
-  model.instances = 3;
+  model.instances_expected = [] { return 3; };
   return model;
 }
 

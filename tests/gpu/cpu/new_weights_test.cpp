@@ -109,6 +109,28 @@ TEST_CASE("new weights: a folder that is refused leaves the engine as it was, an
   CHECK(response(engine) == fresh_response(folders[2]));
 }
 
+TEST_CASE("new weights: a folder that was written to since others loaded it is refused, and taken once it has their weights") {
+  const Folders folders;
+  TestFolder changing;
+  const auto write = [&](int of) {
+    std::filesystem::copy(folders[of], changing.path(), std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  };
+  write(2);
+  EngineRunner other = runner(folders[1]), late = runner(folders[1]);
+  const std::vector<SampledToken> old = response(late);
+  REQUIRE(other.update(WeightVersion{2}, changing.path()).ok());
+  write(1);
+  const Status refused = late.update(WeightVersion{2}, changing.path(), other.info().layout_hash);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().detail == cat(changing.path().string(), " does not have the weights of version 2 any more: their checksum differs from that of the weights that run elsewhere"));
+  CHECK(late.info().version == WeightVersion{1});
+  CHECK(response(late) == old);
+  write(2);
+  CHECK(late.update(WeightVersion{2}, changing.path(), other.info().layout_hash).ok());
+  CHECK(late.info().layout_hash == other.info().layout_hash);
+  CHECK(response(late) == response(other));
+}
+
 TEST_CASE("new weights: engines that share a loader read a version once, and an engine may end while it is read") {
   const Folders folders;
   const auto loader = std::make_shared<ModelLoader>();

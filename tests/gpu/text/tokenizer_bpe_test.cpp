@@ -259,7 +259,9 @@ TEST_CASE("bpe tokenizer: an unsupported setting is refused with file, field and
 }
 
 TEST_CASE("bpe tokenizer: a file that is no tokenizer is an error that names the path") {
-  CHECK(parse_bpe_tokenizer("{", "x.json").error().detail == "x.json is not valid JSON");
+  CHECK(parse_bpe_tokenizer("{", "x.json").error().detail == "x.json:1 is not valid JSON");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK(parse_bpe_tokenizer(cat("{\"normalizer\": ", deep, "}"), "x.json").error().detail == "x.json is nested deeper than 64 levels");
   CHECK(parse_bpe_tokenizer("[]", "x.json").error().detail ==
         "x.json: model.type is 'none', which is not supported (BPE is)");
 }

@@ -113,7 +113,6 @@ class FleetSim {
       requests_[{spec.id, sample}] = {.prompt_tokens = static_cast<int64_t>(spec.prompt_ids.size()),
                                       .length = spec.known_tokens.back()};
     }
-    lengths_.add_group(spec.id, setup_.max_tokens);
     REQUIRE(scheduler_->add_group(spec, 0).ok());
   }
 
@@ -211,7 +210,8 @@ class FleetSim {
     if (end != ChunkEnd::kFinished) return;
     REQUIRE(finished_.insert(run.placement.request).second);
     const GroupId group = run.placement.request.group;
-    if (lengths_.observe(group, request.length)) scheduler_->estimate_changed(group, lengths_.estimate(group));
+    lengths_.observe(group, request.length);
+    scheduler_->estimate_changed(group, lengths_.estimate(group));
   }
 
   // A crashed instance returns its requests at once; a drained one runs its chunks to their end. At least one stays.

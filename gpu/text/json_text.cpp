@@ -1,4 +1,4 @@
-#include "gpu/model/json_text.h"
+#include "gpu/text/json_text.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,39 @@
+#include "actors/report_since.h"
+
+#include <doctest/doctest.h>
+
+using namespace seer;
+
+TEST_CASE("report since: counts are those between two reports, at any depth, and what is no count is that of the second") {
+  const InstanceReport before{.instance = InstanceId{3}, .busy_us = 10, .steps = 4, .kv_blocks_total = 50, .kv_blocks_used = 5, .kv_blocks_peak = 9,
+                              .kv_block_bytes = 64, .chunks = 2, .drafting = {.other_trees = {.verifies = 3, .drafted = 9, .accepted = 1},
+                                                                               .history = {.slice_us = 1000, .slices = {{1, 2, 3}}}}};
+  InstanceReport now = before;
+  now.busy_us = 25;
+  now.steps = 11;
+  now.kv_blocks_used = 7;
+  now.chunks = 0;
+  now.drafting.other_trees = {.verifies = 5, .drafted = 19, .accepted = 4};
+  now.drafting.history.slices = {{2, 4, 6}, {7, 8, 9}};
+  const InstanceReport done = since(now, before);
+  CHECK(done.instance == InstanceId{3});
+  CHECK(done.busy_us == 15);
+  CHECK(done.steps == 7);
+  CHECK(done.kv_blocks_total == 50);
+  CHECK(done.kv_blocks_used == 7);
+  CHECK(done.kv_blocks_peak == 9);
+  CHECK(done.kv_block_bytes == 64);
+  CHECK(done.chunks == 0);
+  CHECK(done.drafting.other_trees == DraftCounts{.verifies = 2, .drafted = 10, .accepted = 3});
+  CHECK(done.drafting.history.slice_us == 1000);
+  CHECK(done.drafting.history.slices == std::vector<DraftCounts>{{1, 2, 3}, {7, 8, 9}});
+
+  const DraftServerReport server = since(DraftServerReport{.node = NodeId{2}, .groups = 4, .tokens = 8, .bytes = 16, .appended_tokens = 30, .fetches = 3},
+                                         DraftServerReport{.node = NodeId{2}, .groups = 9, .tokens = 9, .bytes = 9, .appended_tokens = 20, .fetches = 1});
+  CHECK(server.node == NodeId{2});
+  CHECK(server.groups == 4);
+  CHECK(server.tokens == 8);
+  CHECK(server.bytes == 16);
+  CHECK(server.appended_tokens == 10);
+  CHECK(server.fetches == 2);
+}
