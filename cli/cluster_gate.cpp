@@ -236,6 +236,7 @@ class Gate final : public ClusterGate {
     context_.set_options(asio::ssl::context::no_sslv2 | asio::ssl::context::no_sslv3 | asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
     context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
     thread_ = std::thread([this] { io_.run(); });
+    ::pthread_setname_np(thread_.native_handle(), "seer.gate");
   }
   ~Gate() override {
     io_.stop();

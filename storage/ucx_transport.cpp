@@ -97,6 +97,7 @@ Result<std::unique_ptr<UcxTransport::Loop>> UcxTransport::Loop::create(const Ucx
   std::unique_ptr<Loop> loop(new Loop(config));
   SEER_RETURN_IF_ERROR(loop->start());
   loop->thread_ = std::thread([l = loop.get()] { l->run(); });
+  ::pthread_setname_np(loop->thread_.native_handle(), "seer.ucx");
   return loop;
 }
 

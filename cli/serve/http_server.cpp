@@ -318,6 +318,7 @@ class Server final : public HttpServer {
     handler_ = std::move(handler);
     accept();
     thread_ = std::thread([this] { context_.run(); });
+    ::pthread_setname_np(thread_.native_handle(), "seer.http");  // for `top -H`
   }
   void post(std::function<void()> work) override { asio::post(context_, std::move(work)); }
   void put_aside(std::function<void()> work) override { aside_.put(std::move(work)); }

@@ -3,14 +3,16 @@
   throughput    output tokens per second through the front door beside `seer rollout` on the same prompts, seeds and machine; and CPU time
                 of both, that of this client counted to the front door: other programs on the machine hardly change it
   held          many requests at once on one process: all answered, its memory, /health meanwhile
+  streams       streams of /generate with log-probabilities: CPU time of the server's HTTP thread, per token and per event
   gone          clients that connect, send a request and disconnect: memory and open files after each part of them
-usage: bench_serve.py [--requests N] [--gone N] [--pairs N] [--policy NAME] [--seer PROGRAM]
+usage: bench_serve.py [--requests N] [--streams N] [--gone N] [--pairs N] [--policy NAME] [--seer PROGRAM]
 With --policy auto each side measures steps and may choose another limit than the other; a named policy takes that out of the ratio."""
 import argparse, asyncio, json, multiprocessing, os, resource, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 options = argparse.ArgumentParser(usage=__doc__)
 options.add_argument("--requests", type=int, default=10_000)
+options.add_argument("--streams", type=int, default=64)
 options.add_argument("--gone", type=int, default=100_000)
 options.add_argument("--pairs", type=int, default=3)
 options.add_argument("--policy", default="auto", help="of both sides of the throughput part")
@@ -155,6 +157,36 @@ async def hold(served, count):
             "answered_in_s": seconds, "health_ms": shares(looks)}
 
 
+def http_thread_cpu_s(pid):
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat") as stat:
+            name, fields = stat.read().split("(", 1)[1].rsplit(")", 1)
+        if name == "seer.http":
+            ticks = fields.split()
+            return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+    raise RuntimeError("the server has no thread seer.http")
+
+
+async def read_stream(port, number, tokens, incremental):
+    """How many events came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+    writer.write(http_bytes("/generate", {"input_ids": [2 + number % 200, 3, 4], "return_logprob": True, "stream": True, "incremental": incremental,
+                                          "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}))
+    await reader.readuntil(b"\r\n\r\n")
+    events = 0
+    while size := int(await reader.readline(), 16):
+        events += (await reader.readexactly(size + 2)).count(b"data: ")
+    writer.close()
+    return events
+
+
+async def stream(served, count, incremental, tokens=1000):
+    begin = http_thread_cpu_s(served.process.pid)
+    events = sum(await asyncio.gather(*(read_stream(served.port, i, tokens, incremental) for i in range(count))))
+    cpu_us = (http_thread_cpu_s(served.process.pid) - begin) * 1e6
+    return {"streams": count, "tokens": count * tokens, "events": events, "http_us_per_token": cpu_us / count / tokens, "http_us_per_event": cpu_us / events}
+
+
 async def go_away(port, count):
     """Clients that ask for a long response and leave at once."""
     body = http_bytes("/generate", {"input_ids": [2, 3, 4], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}})
@@ -178,6 +210,8 @@ def main():
     if asked.requests > 0:
         result["held"] = asyncio.run(hold(served, asked.requests))
         result["held"]["rss_mib_max"] = process_figures(served.process.pid)["rss_mib_max"]
+    if asked.streams > 0:
+        result["streams"] = {name: asyncio.run(stream(served, asked.streams, name == "incremental")) for name in ("repeated", "incremental")}
     parts = 10
     gone = []
     for _ in range(parts if asked.gone > 0 else 0):
