@@ -13,7 +13,12 @@ namespace {
 Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& machine) {
   ClusterIdentity expected = rollout;
   expected.protocol = kProtocolNumber;
-  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape, expected.endings = machine.endings, expected.tokenizer = machine.tokenizer;
+  if (!rollout.model.empty()) {
+    expected.model = machine.model;
+    expected.shape = machine.shape;
+    expected.endings = machine.endings;
+    expected.tokenizer = machine.tokenizer;
+  }
   return check_identity("a rollout", rollout, expected);
 }
 
@@ -150,14 +155,22 @@ void ClusterActor::has_changed(NodeId node) {
   member->second.tries = 0;
 }
 
+bool ClusterActor::is_outdated(const Member& member) const {
+  const ClusterIdentity& has = member.identity;
+  const bool are_others = has.version == weights.what.version && has.weights != 0 && has.weights != weights.what.weights;
+  return member.has_instances() && (has.version < weights.what.version || are_others);
+}
+
 void ClusterActor::on_updated(const WeightsUpdated& answer) {
   const bool is_of_now = answer.version == weights.what.version;
   if (!answer.error.empty()) log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
   if (is_of_now && answer.weights == weights.what.weights) return has_changed(answer.node);
-  if (is_of_now && answer.weights != 0)
-    log.warn(rt::now_us(self), "weights_differ", {{"node", answer.node}, {"weight_version", answer.version}, {"folder", weights.what.folder}});
   const auto member = members.find(answer.node);
   if (member == members.end()) return;
+  if (is_of_now && answer.weights != 0) {  // its folder had others: only weights of a later version can replace them
+    log.warn(rt::now_us(self), "weights_differ", {{"node", answer.node}, {"weight_version", answer.version}, {"folder", weights.what.folder}});
+    return;
+  }
   // While it changed to weights of before, it refused those of now.
   if (answer.version < weights.what.version) return update_outdated(member->second);
   if (is_of_now) try_later(answer.node, member->second);

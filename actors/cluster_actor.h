@@ -74,7 +74,8 @@ struct ClusterActor {
   void on_weights(const ClusterWeights& changed);
   void has_changed(NodeId node);
   void on_updated(const WeightsUpdated& answer);
-  bool is_outdated(const Member& member) const { return member.has_instances() && member.identity.version < weights.what.version; }
+  /// It has not the weights of the cluster, as far as these are known.
+  bool is_outdated(const Member& member) const;
   void update_outdated(const Member& member);
   void try_later(NodeId node, Member& member);
   void try_again(NodeId node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/node_actor.h"
 #include "protocols/hash.h"
 
 namespace seer {
@@ -96,7 +97,9 @@ GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
         if (at == rollouts.end()) return;
         at->second.on_instances = progress.running;
         at->second.kv_use_share = progress.kv_use_share;
-        kv_tokens_seen = std::max(kv_tokens_seen, progress.kv_tokens_max);
+        if (progress.rollout != last_rollout) return;
+        kv_tokens.clear();
+        for (const InstanceKv& kv : progress.kv) kv_tokens[kv.instance] = kv.tokens;
       },
       [this](RolloutCommits& commits) { on_commits(commits); },
       [this](const RolloutSummary& summary) { on_summary(summary); },
@@ -250,7 +253,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.weights = weights;
   rollout.open = true;
   rollout.cuts_lengths = true;
-  rollout.kv_tokens_seen = kv_tokens_seen;
+  rollout.kv_tokens = kv_tokens;
   Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
   return rollouts.emplace(current, std::move(opened)).first->second;
 }
@@ -532,7 +535,8 @@ void GatewayActor::on_weights(const WeightsUpdated& answer) {
   settle_update();
 }
 
-void GatewayActor::lose_node(NodeId node) {
+void GatewayActor::lose_node(NodeId node, bool in_order) {
+  if (in_order) std::erase_if(kv_tokens, [node](const auto& known) { return known.first.value / kNodeInstancesMax == node.value; });
   for (auto& [number, of] : late) {
     of.unchanged.erase(node);
     std::erase(of.changed, node);

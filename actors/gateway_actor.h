@@ -93,7 +93,7 @@ struct GatewayFleet {
 };
 
 struct GatewayConfig {
-  RolloutConfig rollout;             // of every rollout; id, version and `open` are filled in
+  RolloutConfig rollout;             // of every rollout; scheduler, id, version, weights, `open` and what lengths are cut to are filled in
   WeightVersion version{1};          // of the weights at the start
   uint64_t weights = 0;              // checksum of these (ClusterIdentity); 0: any
   int64_t gather_us = 2'000;
@@ -184,8 +184,8 @@ struct GatewayActor {
   /// Nobody will call go_on() any more: if it is paused, requests that wait for it end, but those that a journal keeps.
   void drain();
   void update_weights(WeightsOrder order);
-  /// The node will not answer any more.
-  void lose_node(NodeId node);
+  /// The node will not answer any more. `in_order`: it left as it should, and is not waited for.
+  void lose_node(NodeId node, bool in_order = false);
   /// The machines have these weights, whoever changed them.
   void follow_weights(const ClusterWeights& now);
   /// Forgets the KV and the drafts of all past requests; those that wait have none. Errors: kUnavailable if some request runs.
@@ -311,7 +311,7 @@ struct GatewayActor {
   RolloutId current;                                // the rollout that takes groups; 0: none
   RolloutId next;                                   // id of the next rollout; 0: not known
   RolloutId last_rollout;
-  int64_t kv_tokens_seen = 0;                       // what the largest instance so far had room for
+  std::map<InstanceId, int64_t> kv_tokens;          // that instances hold, as the last rollout said
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests cancelled since the last sweep()
   WeightVersion version;

@@ -333,8 +333,9 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
     return rt::stop(instance.handle);  // others have these weights, so restart it and try again
   }
   if (answer.version == weights.version && answer.layout != weights.weights) {
-    log.warn(rt::now_us(self), "weights_failed",
-             {{"instance", answer.instance}, {"node", config.node}, {"error", cat(weights.folder, " changed while instances loaded it")}});
+    const std::string why = cat(weights.folder, " changed while instances loaded it");
+    log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", why}});
+    updated(answer.instance, why);
     return rt::stop(instance.handle);
   }
   instance.updating = false;

@@ -2,30 +2,34 @@
 // machines of a cluster outlive rollouts. Pure.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "actors/policy/draft/draft_history.h"
 #include "protocols/chunk.h"
 #include "protocols/draft.h"
 #include "protocols/fields.h"
 
 namespace seer {
 
-/// Subtracts every count, at any depth. Lists are those of slices of time.
+/// Subtracts every count, at any depth but in lists.
 template <class T>
 void subtract_counts(T&, const T&) {}
 inline void subtract_counts(int64_t& count, const int64_t& before) { count -= before; }
-template <HasFields T>
-void subtract_counts(T& counts, const T& before);
-template <HasFields T>
-void subtract_counts(std::vector<T>& slices, const std::vector<T>& before) {
-  for (size_t i = 0; i < std::min(slices.size(), before.size()); ++i) subtract_counts(slices[i], before[i]);
-}
 template <HasFields T>
 void subtract_counts(T& counts, const T& before) {
   counts.visit_fields([&](auto&... fields) {
     before.visit_fields([&](const auto&... fields_before) { (subtract_counts(fields, fields_before), ...); });
   });
+}
+
+/// Its first slice is the one in which the first history ended.
+inline DraftHistory since(DraftHistory now, DraftHistory before) {
+  if (before.slices.empty()) return now;
+  while (before.slice_us < now.slice_us) double_slices(before);
+  for (size_t i = 0; i < std::min(now.slices.size(), before.slices.size()); ++i) subtract_counts(now.slices[i], before.slices[i]);
+  now.slices.erase(now.slices.begin(), now.slices.begin() + static_cast<ptrdiff_t>(std::min(now.slices.size(), before.slices.size() - 1)));
+  return now;
 }
 
 inline InstanceReport since(const InstanceReport& now, const InstanceReport& before) {
@@ -36,7 +40,7 @@ inline InstanceReport since(const InstanceReport& now, const InstanceReport& bef
   done.kv_blocks_peak = now.kv_blocks_peak;
   done.kv_block_bytes = now.kv_block_bytes;
   done.chunks = now.chunks;
-  done.drafting.history.slice_us = now.drafting.history.slice_us;
+  done.drafting.history = since(now.drafting.history, before.drafting.history);
   return done;
 }
 

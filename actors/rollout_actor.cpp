@@ -21,6 +21,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   scheduler = *std::move(made);
   parts.log = parts.log.with({{"rollout", config.id}});
   started_us = instances_gone_us = rt::now_us(self);
+  kv_tokens = config.kv_tokens;
   for (const GroupSpec& group : parts.groups) note_group(group);
   for (ResumedRequest& request : parts.resumed) resume(request);
   rt::on_down(self, [this](const rt::down& message) {
@@ -88,7 +89,8 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   instances[up.instance] = {up.handle, up.kv_blocks, 0, rt::now_us(self)};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   rt::monitor(self, up.handle);
-  const bool is_new = instances_seen.insert_or_assign(up.instance, up.kv_blocks * up.block_tokens).second;
+  kv_tokens[up.instance] = up.kv_blocks * up.block_tokens;
+  const bool is_new = instances_seen.insert(up.instance).second;
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
   note_report(up.instance, up.handle, instances_before);
@@ -128,10 +130,10 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   return false;
 }
 
-/// Tokens that the largest instance so far had room for, also if it is gone: where a response ends must not depend on failures.
+/// Tokens that the largest instance holds. Lost ones count: where a response ends must not depend on failures.
 int64_t RolloutActor::kv_tokens_max() const {
-  int64_t most = config.kv_tokens_seen;
-  for (const auto& [id, kv_tokens] : instances_seen) most = std::max(most, kv_tokens);
+  int64_t most = 0;
+  for (const auto& [id, tokens] : kv_tokens) most = std::max(most, tokens);
   return most;
 }
 
@@ -142,7 +144,10 @@ void RolloutActor::on_part_lost(const PartLost& lost) {
     parts_lost.push_back(lost.reason);
   }
   instances_gone.insert(lost.instances.begin(), lost.instances.end());
-  for (const InstanceId id : lost.instances) refusals.erase(id);
+  for (const InstanceId id : lost.instances) {
+    refusals.erase(id);
+    if (lost.reason.empty()) kv_tokens.erase(id);
+  }
   end_when_none_is_left();
   if (ended) return;
   start_when_all_are_up();
@@ -155,6 +160,7 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
   for (const InstanceId id : leaving.instances) {
     instances_gone.insert(id);
     refusals.erase(id);
+    kv_tokens.erase(id);
     const auto instance = instances.find(id);
     if (instance == instances.end()) continue;
     draining[id] = instance->second.handle;
@@ -203,6 +209,7 @@ void RolloutActor::start() {
                  {{"policy", config.scheduler.policy}, {"requests", open_requests}, {"groups", parts.groups.size()},
                   {"instances", instances.size()}, {"weight_version", config.version}});
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
+  if (std::ranges::any_of(kv_tokens, [this](const auto& known) { return !instances.contains(known.first); })) lost_us = started_us;
   draft_for(0);
   if (!drafts.servers().empty()) tell_draft_servers();
   for (GroupSpec& group : parts.groups) schedule_group(group);
@@ -628,11 +635,11 @@ void RolloutActor::fail_stuck() {
 
 /// An instance that was lost not long ago may be started again, and on a cluster another machine may take the place of one that left.
 bool RolloutActor::one_may_come() const {
-  const auto is_missing = [this](const auto& seen) {
-    return !instances.contains(seen.first) && !instances_gone.contains(seen.first) && !refusals.contains(seen.first);
+  const auto is_missing = [this](const auto& known) {
+    return !instances.contains(known.first) && !instances_gone.contains(known.first) && !refusals.contains(known.first);
   };
-  const bool was_lost = lost_us > 0 && rt::now_us(self) - lost_us < config.no_instance_us;
-  return was_lost && (config.machines_may_join || std::ranges::any_of(instances_seen, is_missing));
+  const bool was_lost = lost_us >= 0 && rt::now_us(self) - lost_us < config.no_instance_us;
+  return was_lost && (config.machines_may_join || std::ranges::any_of(kv_tokens, is_missing));
 }
 
 void RolloutActor::place_or_end() {
@@ -674,7 +681,8 @@ void RolloutActor::report_progress() {
                            .waiting = totals.waiting,
                            .output_tokens = totals.generated_tokens,
                            .kv_use_share = 0,
-                           .kv_tokens_max = kv_tokens_max()};
+                           .kv = {}};
+  for (const auto& [id, tokens] : kv_tokens) progress.kv.push_back({id, tokens});
   int64_t total = 0, used = 0;
   for (const auto& [id, instance] : instances) total += instance.kv_blocks, used += instance.kv_blocks_used;
   progress.kv_use_share = total > 0 ? static_cast<double>(used) / static_cast<double>(total) : 0;
@@ -712,6 +720,7 @@ RolloutSummary RolloutActor::summary() const {
 /// Notes what a part of a cluster did before this rollout. It answers before it works for it.
 template <class Name, class Handle, class Report>
 void RolloutActor::note_report(Name name, const Handle& part, std::map<Name, Report>& before) {
+  before.erase(name);
   if (!config.machines_may_join) return;
   rt::gather_then<std::vector<Report>>(self, std::map<Name, Handle>{{name, part}}, GetReport{}, [name, &before](std::vector<Report> reports) {
     if (!reports.empty()) before.insert_or_assign(name, std::move(reports.front()));

@@ -39,8 +39,8 @@ struct RolloutConfig {
   bool machines_may_join = false;           // false: with no instance left, and none that is restarted, it fails at once
   int64_t draft_ttl_us = 600'000'000;       // a draft server forgets a group that it hears nothing about for this long
   int32_t fruitless_max = 0;                // a request fails after this many chunks in a row that ended early without a token; 0: never
-  bool cuts_lengths = false;                // max_tokens that no instance ever had KV for are cut to what one had; false: the group fails
-  int64_t kv_tokens_seen = 0;               // for that: what the largest instance of earlier rollouts held
+  bool cuts_lengths = false;                // max_tokens that no instance has KV for are cut to what one has; false: the group fails
+  std::map<InstanceId, int64_t> kv_tokens = {};  // for that: what instances hold that may come back, as RolloutProgress says
   bool open = false;                        // groups may be added, until CloseRollout
   bool tells_commits = false;               // sends the tokens added to every token log (RolloutCommits), not only of streams
   size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
@@ -178,7 +178,8 @@ struct RolloutActor {
   std::map<InstanceId, InstanceReport> instances_before;  // in a cluster: what they had done when they came up
   std::map<NodeId, DraftServerReport> servers_before;
   std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
-  std::map<InstanceId, int64_t> instances_seen;     // that were up at some time, and how many tokens their KV holds
+  std::set<InstanceId> instances_seen;              // that were up at some time
+  std::map<InstanceId, int64_t> kv_tokens;          // that they hold; without those that left in order
   std::vector<std::string> parts_lost;              // reasons
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   std::set<RequestId> answered_before;              // by an earlier process; empty after the start
@@ -193,7 +194,7 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
-  int64_t lost_us = 0;                              // when an instance last was lost or began to leave
+  int64_t lost_us = -1;                             // when an instance last was lost or began to leave; -1: none was
   int64_t instances_gone_us = 0;                    // since when there is no instance
   double estimate_error = 0;
   bool started = false;

@@ -117,14 +117,24 @@ std::map<NodeId, NodeHandle> ClusterMachines::nodes() const {
 }
 
 int64_t ClusterMachines::instances_expected() const {
+  const int64_t now = rt::now_us(&net_.system());
+  int64_t expected = instances_up();
   const std::lock_guard lock(mutex_);
-  return std::accumulate(expected_.begin(), expected_.end(), int64_t{0}, [](int64_t sum, const auto& machine) { return sum + machine.second; });
+  for (const auto& [node, missed] : missed_)
+    if (now - missed.since_us < kMissedUs) expected += missed.instances;
+  return expected;
+}
+
+int64_t ClusterMachines::instances_up() const {
+  const std::lock_guard lock(mutex_);
+  return std::accumulate(instances_.begin(), instances_.end(), int64_t{0}, [](int64_t sum, const auto& machine) { return sum + machine.second; });
 }
 
 Status ClusterMachines::joined(const NodeAddress& at, NodeHandle node, uint32_t instances) {
   const std::lock_guard lock(mutex_);
   SEER_RETURN_IF_ERROR(fleet_.add_node(at.node, std::move(node)));
-  instances_[at.node] = expected_[at.node] = instances;
+  instances_[at.node] = instances;
+  missed_.erase(at.node);
   return {};
 }
 
@@ -132,10 +142,11 @@ void ClusterMachines::left(const PartLost& lost) {
   {
     const std::lock_guard lock(mutex_);
     if (fleet_.node(lost.node)) fleet_.lose_node(lost);
+    const auto at = instances_.find(lost.node);
+    if (at != instances_.end() && !lost.reason.empty()) missed_[lost.node] = {at->second, rt::now_us(&net_.system())};
     instances_.erase(lost.node);
-    if (lost.reason.empty()) expected_.erase(lost.node);
   }
-  if (config_.node_left) config_.node_left(lost.node);
+  if (config_.node_left) config_.node_left(lost.node, lost.reason.empty());
 }
 
 /// The controller answers again, or another one was started: it hears of all rollouts that run, and gives new spare ids.

@@ -33,7 +33,7 @@ class ClusterMachines {
     ClusterIdentity model; // that its machines must have: name and shape
     int64_t wait_s = 60;   // for a controller that died
     size_t spare_ids = 0;  // ids of rollouts that are asked for ahead
-    std::function<void(NodeId)> node_left = {};  // called by follow(), as is the next
+    std::function<void(NodeId, bool in_order)> node_left = {};  // called by follow(), as is the next
     std::function<void(const ClusterWeights&)> weights_changed = {};  // another process has changed them, or this one
   };
   /// Errors: as dial_cluster() and enter_rollout() say. REQUIRES: net and log outlive it.
@@ -61,8 +61,11 @@ class ClusterMachines {
   void changed_late(const WeightsUpdated& answer);
   KvDirectoryHandle directory() const;
   std::map<NodeId, NodeHandle> nodes() const;
-  /// Instances of the machines that are there, and of those that were lost and have not come back. Thread-safe.
+  /// Instances of the machines that are there. Thread-safe, like the next.
+  int64_t instances_up() const;
+  /// And of those that were lost in the last kMissedUs and have not come back.
   int64_t instances_expected() const;
+  static constexpr int64_t kMissedUs = 600'000'000;
 
  private:
   ClusterMachines(ClusterNet& net, Config config, ClusterHandle controller, RolloutEntered entered, const EventLog& log);
@@ -83,7 +86,11 @@ class ClusterMachines {
   std::deque<RolloutId> ids_;
   std::set<RolloutId> taken_;              // ids of rollouts that are not over
   std::map<NodeId, uint32_t> instances_;   // of the machines that are there
-  std::map<NodeId, uint32_t> expected_;    // of these, and of those that were lost
+  struct Missed {
+    uint32_t instances = 0;
+    int64_t since_us = 0;
+  };
+  std::map<NodeId, Missed> missed_;        // machines that were lost
   std::optional<ClusterWeights> weights_;  // as weights_are() said last
   std::optional<ClusterWatch> watch_;      // calls joined(), left() and enter_again()
 };

@@ -8,7 +8,7 @@ namespace seer {
 /// accepts every connection to its port, so that strangers could use up all files; UCX then closes the port for good.
 void raise_file_limit();
 
-/// How many of so many clients' connections may be open at a time, so that files are left for journals, weights, machines and servers.
+/// Caps the number of clients' connections, so that files are left for journals, weights, machines and servers.
 size_t connections_that_fit(size_t asked);
 
 }  // namespace seer

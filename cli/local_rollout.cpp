@@ -297,9 +297,17 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
   machines.local.emplace(system, FleetLinks{}, log);
-  const uint64_t device = hash_pair(static_cast<uint64_t>(options.device), static_cast<uint64_t>(options.tensor_parallel));
-  machines.weights = hash_pair(work.loaded.model()->weights_hash, hash_pair(static_cast<uint64_t>(options.kv_dtype), device));
-  return machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
+  const auto layout_hash = std::make_shared<std::atomic<uint64_t>>(0);
+  makers.make_engine = [make = makers.make_engine, layout_hash](InstanceId id) {
+    auto engine = make(id);
+    if (engine.ok()) *layout_hash = (*engine)->info().layout_hash;  // the same for all, also at a restart
+    return engine;
+  };
+  SEER_RETURN_IF_ERROR(machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers))));
+  // CPUs give the same bits whatever the size of KV blocks, which the engine's hash knows too. GPUs of another kind do not.
+  const bool is_cpu = options.device == DeviceKind::kCpu;
+  machines.weights = is_cpu ? hash_pair(work.loaded.model()->weights_hash, static_cast<uint64_t>(options.kv_dtype)) : layout_hash->load();
+  return {};
 }
 
 /// Fills in the fields of `config` that the cluster decides. REQUIRES: net outlives the machines.

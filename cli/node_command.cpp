@@ -106,9 +106,13 @@ Result<Layout> learn_layout(rt::system& system, const ClusterHandle& controller,
     bool answered = false;
     const ClusterReport report = inbox.ask<ClusterReport>(controller, GetReport{}, {}, &answered);
     if (!answered) return fail(Code::kUnavailable, "the controller at ", options.join, " does not answer");
-    for (const ClusterNodeReport& node : report.nodes)
-      if (node.kv_block_bytes > 0) return Layout{{.model = node.identity.model, .shape = node.identity.shape, .layout = node.identity.layout, .version = {}, .endings = node.identity.endings, .tokenizer = node.identity.tokenizer},
-                      node.kv_block_bytes};
+    for (const ClusterNodeReport& node : report.nodes) {
+      if (node.kv_block_bytes == 0) continue;
+      Layout layout{node.identity, node.kv_block_bytes};
+      layout.identity.weights = 0;
+      layout.identity.version = {};
+      return layout;
+    }
     if (!std::exchange(was_told, true))
       std::cout << "node " << options.name << " waits for a machine with instances, which knows how large KV is" << std::endl;
   }

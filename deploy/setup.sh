@@ -80,8 +80,14 @@ main() {
     if ((has_lists == 0)); then "${apt[@]}" update && has_lists=1; fi
     "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
   }
-  if ((${#missing[@]} + ${#missing_optional[@]} > 0)); then install "${missing[@]}" "${missing_optional[@]}"; fi
+  if ((${#missing[@]} > 0)); then install "${missing[@]}"; fi
   local package
+  if ((${#missing_optional[@]} > 0)); then
+    install "${missing_optional[@]}" ||
+      for package in "${missing_optional[@]}"; do
+        install "$package" || echo "setup: $package cannot be installed: the build and its tests do without it" >&2
+      done
+  fi
   for package in "${missing_tests[@]}"; do
     install "$package" || echo "setup: $package cannot be installed: tests that need it are skipped" >&2
   done

@@ -201,14 +201,21 @@ struct Response {
               preemptions, queue_us, run_us, start_us, first_token_us, cached_tokens, kept_ids)
 };
 
+/// Tokens that the KV of an instance holds.
+struct InstanceKv {
+  InstanceId instance;
+  int64_t tokens = 0;
+  SEER_FIELDS(InstanceKv, instance, tokens)
+};
+
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.
 struct RolloutProgress {
   RolloutId rollout;
   int64_t requests = 0, done = 0, running = 0, waiting = 0;
   int64_t output_tokens = 0;
   double kv_use_share = 0;    // of all instances' KV
-  int64_t kv_tokens_max = 0;  // tokens that the largest instance so far had room for
-  SEER_FIELDS(RolloutProgress, rollout, requests, done, running, waiting, output_tokens, kv_use_share, kv_tokens_max)
+  std::vector<InstanceKv> kv; // of instances that are or were up, but for those that left in order
+  SEER_FIELDS(RolloutProgress, rollout, requests, done, running, waiting, output_tokens, kv_use_share, kv)
 };
 
 /// Figures of a whole rollout iteration (fields as in the report of `seer rollout`).

@@ -134,6 +134,7 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
   const json* const list = field_of(models, "data");
   if (list == nullptr || !list->is_array() || list->empty())
     return fail(Code::kUnavailable, "/v1/models has no model: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
+  if (text_of((*list)[0], "server_id") == own_server_id()) return fail(Code::kInvalidArgument, "it is this router itself");
   model_ = text_of((*list)[0], "id");
   has_generate_ = answers[4].status == 400 || answers[4].status == 422;
   const std::string metrics = answers[2].status == 200 ? answers[2].body : "";

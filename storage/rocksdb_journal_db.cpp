@@ -22,6 +22,10 @@ constexpr size_t kWriteBufferBytes = 32 << 20;
 
 Error journal_error(const rocksdb::Status& status, const std::string& dir) { return rocksdb_error(status, cat("journal ", dir)); }
 
+Error of_another_build(const std::string& dir) {
+  return fail(Code::kInvalidArgument, "journal ", dir, " was written by another build of Seer: remove the folder to begin anew");
+}
+
 Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, const std::string& dir) {
   rocksdb::Options options;
   options.create_if_missing = true;
@@ -40,8 +44,8 @@ Status sync_journal_db(const rocksdb::DB& db, const std::string& dir) {
     return fail(Code::kIo, "journal ", dir, ": syncing ", path.filename().string(), ": ", std::strerror(errno));
   };
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(db.GetName(), error))
-    if (entry.path().extension() == ".log") SEER_RETURN_IF_ERROR(sync(entry.path()));
+  for (std::filesystem::directory_iterator at(db.GetName(), error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == ".log") SEER_RETURN_IF_ERROR(sync(at->path()));
   if (error) return fail(Code::kIo, "journal ", dir, ": ", error.message());
   return sync(db.GetName());
 }

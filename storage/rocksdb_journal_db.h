@@ -14,6 +14,8 @@ namespace seer {
 
 /// `dir` is the journal's folder, for the message. Codes: those of rocksdb_error().
 Error journal_error(const rocksdb::Status& status, const std::string& dir);
+/// The error where what the journal is about cannot be read.
+Error of_another_build(const std::string& dir);
 /// Opens the database in `path`, or makes it. Errors: those of journal_error().
 Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, const std::string& dir);
 /// Makes what was written safe from a crash of the machine. Thread-safe, also beside writes. Errors: kIo. Does not use the database: after

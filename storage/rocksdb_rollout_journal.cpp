@@ -71,7 +71,9 @@ Status RocksdbRolloutJournal::begin(const JournalWork& work, bool may_resume) {
   const rocksdb::Status found = db_->Get({}, kWorkKey, &bytes);
   if (found.IsNotFound()) return ended(db_->Put({}, kWorkKey, record_bytes(work)));
   if (!found.ok()) return ended(found);
-  SEER_ASSIGN_OR_RETURN(const JournalWork there, read_record<JournalWork>(bytes));
+  const Result<JournalWork> read_work = read_record<JournalWork>(bytes);
+  if (!read_work.ok()) return of_another_build(dir_);
+  const JournalWork& there = *read_work;
   if (!may_resume)
     return fail(Code::kInvalidArgument, "journal ", dir_, " has an unfinished rollout: --resume continues it; remove the folder to begin anew");
   SEER_RETURN_IF_ERROR(check_work(dir_, there, work));

@@ -69,7 +69,9 @@ Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
   if (!found.ok() && !found.IsNotFound()) return ended(found);
   rocksdb::WriteBatch batch;
   if (found.ok()) {
-    SEER_ASSIGN_OR_RETURN(const ServedModelMark there, read_record<ServedModelMark>(bytes));
+    const Result<ServedModelMark> read = read_record<ServedModelMark>(bytes);
+    if (!read.ok()) return of_another_build(dir_);
+    const ServedModelMark& there = *read;
     if (there.model != mark.model)
       return fail(Code::kInvalidArgument, "journal ", dir_, " is of model \"", there.model, "\", and this is \"", mark.model,
                   "\": remove the folder to begin anew");

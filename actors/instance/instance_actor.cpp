@@ -402,7 +402,8 @@ void InstanceActor::update_weights(const UpdateInstance& asked) {
   if (asked.what.version <= info.version)
     return refuse(" runs with weight version ", info.version, ", and ", asked.what.version, " is not above it");
   update = {asked, Update::Phase::kStaging};
-  engine.submit(StageWeights{.id = asked.what.version.value, .version = asked.what.version, .folder = asked.what.folder, .layout_hash = asked.what.weights});
+  const NewWeights& what = asked.what;
+  engine.submit(StageWeights{.id = what.version.value, .version = what.version, .folder = what.folder, .layout_hash = what.weights});
 }
 
 void InstanceActor::on_weights(const WeightResult& result) {

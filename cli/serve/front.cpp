@@ -88,7 +88,11 @@ GatewayClient Front::client() {
               [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
                 if (mail_.put({ticket, sample, std::move(part), version})) server_.post([this] { on_tokens(); });
               },
-          .runs = [this](WeightVersion version, const std::string& name) { server_.post([this, version, name] { run_with(version, name); }); }};
+          .runs =
+              [this](WeightVersion version, const std::string& name) {
+                mail_.close_bag();
+                server_.post([this, version, name] { run_with(version, name); });
+              }};
 }
 
 void Front::on_tokens() {

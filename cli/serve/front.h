@@ -32,7 +32,7 @@ struct ServedModel {
   int64_t tokens_max = 0;                      // of prompt and output together that an instance can hold
   int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
-  std::function<int64_t()> instances_expected = [] { return 0; };  // how many there should be now; thread-safe
+  std::function<int64_t()> instances_up = [] { return 0; }, instances_expected = [] { return 0; };  // now; thread-safe
   bool gives_kept_ids = true;                  // LogprobMode::kKept is possible
 };
 
@@ -133,6 +133,9 @@ class Front {
   void update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then);
   /// An update is under way.
   bool is_updating() const { return updates_ > 0; }
+  /// Makes others wait for an update that will be asked for; end_reservation() comes right before that, or instead of it.
+  void reserve_update() { ++updates_; }
+  void end_reservation() { --updates_; }
   /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.
   void watch(std::function<void(const Response&, int64_t latency_us)> watcher) { watcher_ = std::move(watcher); }
   /// A name for a request that has none; no other name begins with it.

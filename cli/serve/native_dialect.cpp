@@ -421,6 +421,7 @@ void NativeDialect::cancel_group(const std::string& id, const std::string& name,
 }
 
 void NativeDialect::remove(const HttpRequest& request, const std::string& id, const Reply& reply) {
+  if (const Status names = check_query(request, {"on_cancel"}); !names.ok()) return refuse(reply, names.error());
   const auto how = request.query.find("on_cancel");
   const std::string on_cancel = how == request.query.end() ? "drop" : how->second;
   if (on_cancel != "drop" && on_cancel != "return_partial")

@@ -36,6 +36,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
 
   rt::system& system() override { return system_; }
   GatewayConfig gateway_config() const override { return {.rollout = routed_rollout({.scheduler = scheduler_}, servers_.options().engines.size()), .version = version_}; }
+  int64_t instances_up() const override { return static_cast<int64_t>(servers_.up_count()); }
   int64_t instances_expected() const override {
     return std::ranges::count_if(servers_.all(), [](const auto& server) { return !server.second.is_draining; });
   }
@@ -109,7 +110,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
         fleet_.lose_node({.node = id, .instances = {node_instance(id, 0)}, .reason = {}});
         rt::stop(node);
       }
-      gateway.lose_node(id);
+      gateway.lose_node(id, true);
     });
   }
 

@@ -169,6 +169,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .tokens_max = runs_here(options) ? tokens_max(options, model) : model.context_tokens_max,
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
+               .instances_up = [&to = *machines] { return to.instances_up(); },
                .instances_expected = [&to = *machines] { return to.instances_expected(); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);

@@ -42,6 +42,7 @@ class LocalMachines final : public ServedMachines {
             .version = WeightVersion{static_cast<uint64_t>(options_.weight_version)},
             .weights = weights_};
   }
+  int64_t instances_up() const override { return options_.instances; }
   int64_t instances_expected() const override { return options_.instances; }
   uint64_t weights() const override { return weights_; }
   GatewayFleet gateway_fleet() override {
@@ -142,6 +143,7 @@ class JoinedMachines final : public ServedMachines {
             .weights = cluster_->entered().weights,
             .idle_us = kIdleUs};
   }
+  int64_t instances_up() const override { return cluster_->instances_up(); }
   int64_t instances_expected() const override { return cluster_->instances_expected(); }
   uint64_t weights() const override { return cluster_->entered().weights; }
   GatewayFleet gateway_fleet() override {
@@ -198,7 +200,7 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
                                                      const EventLog& log, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterNet> net, ClusterNet::create(options.cluster_access, log));
-  const auto node_left = [door](NodeId node) { door->put([node](GatewayActor& gateway) { gateway.lose_node(node); }); };
+  const auto node_left = [door](NodeId node, bool in_order) { door->put([=](GatewayActor& gateway) { gateway.lose_node(node, in_order); }); };
   const auto weights_changed = [door](const ClusterWeights& weights) {
     door->put([weights](GatewayActor& gateway) { gateway.follow_weights(weights); });
   };

@@ -28,7 +28,9 @@ class ServedMachines {
   /// The gateway runs in it. It ends with the machines, after the gateway.
   virtual rt::system& system() = 0;
   virtual GatewayConfig gateway_config() const = 0;
-  /// Instances that there should be now: those of machines that were lost count, those of machines that left do not. Thread-safe.
+  /// Instances of the machines that are there. Thread-safe, like the next.
+  virtual int64_t instances_up() const = 0;
+  /// Instances that there should be: also those of machines that were lost not long ago.
   virtual int64_t instances_expected() const = 0;
   /// Checksum of their weights at the start (ClusterIdentity).
   virtual uint64_t weights() const = 0;

@@ -48,9 +48,11 @@ struct Answering {
   TextRules text;
 };
 
-/// Of /generate, which would otherwise be without effect at the top.
-constexpr std::array<const char*, 12> kSamplingNames{"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p",
-                                                     "repetition_penalty", "stop", "stop_token_ids", "ignore_eos", "sampling_seed", "n"};
+/// Fields of sampling_params. At the top of a request they would have no effect.
+constexpr std::array<const char*, 20> kSamplingNames{"max_new_tokens", "max_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k",
+                                                     "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop",
+                                                     "stop_token_ids", "ignore_eos", "sampling_seed", "seed", "n", "no_stop_trim",
+                                                     "skip_special_tokens", "custom_params"};
 
 /// An event that repeats all tokens comes after this share more of them, so that a stream's work stays linear in its length.
 constexpr size_t kRepeatedShare = 32;
@@ -304,7 +306,7 @@ void SglangDialect::server_info(const Reply& reply) {
   reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
-                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances_expected()}, {"server_id", own_server_id()},
+                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances_up()}, {"server_id", own_server_id()},
                             {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }

@@ -2,6 +2,7 @@
 // server's thread is busy are joined, so that it has fewer events to write the further it is behind. Used by Front. Thread-safe.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -19,24 +20,35 @@ class TokenMail {
     CommittedTokens part;
     WeightVersion version;  // of the weights that made them
   };
-  /// True: nothing waited, so somebody must take() it.
+  /// True: it begins a bag, so somebody must take() once more.
   bool put(Letter letter) {
     const std::lock_guard lock(mutex_);
-    const bool is_first = letters_.empty();
-    const auto [last, is_new] = last_.try_emplace({letter.ticket, letter.sample}, letters_.size());
-    if (!is_new && goes_on(letters_[last->second], letter)) {
-      append(letter.part, letters_[last->second].part);
-      return false;
+    const bool begins = std::exchange(is_closed_, false) || bags_.empty();
+    if (begins) {
+      bags_.emplace_back();
+      last_.clear();
     }
-    last->second = letters_.size();
-    letters_.push_back(std::move(letter));
-    return is_first;
+    std::vector<Letter>& letters = bags_.back();
+    const auto [last, is_new] = last_.try_emplace({letter.ticket, letter.sample}, letters.size());
+    if (!is_new && goes_on(letters[last->second], letter)) {
+      append(letter.part, letters[last->second].part);
+      return begins;
+    }
+    last->second = letters.size();
+    letters.push_back(std::move(letter));
+    return begins;
   }
-  /// All that was put, each response's in order.
+  /// What is put from now on goes into another bag: it must not overtake what its owner is told now.
+  void close_bag() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+  }
+  /// The first bag, each response's tokens in order. REQUIRES: called once for each that put() began.
   std::vector<Letter> take() {
     const std::lock_guard lock(mutex_);
-    last_.clear();
-    return std::exchange(letters_, {});
+    std::vector<Letter> letters = std::move(bags_.front());
+    bags_.pop_front();
+    return letters;
   }
 
  private:
@@ -50,8 +62,9 @@ class TokenMail {
   }
 
   std::mutex mutex_;  // guards all
-  std::vector<Letter> letters_;
-  std::map<std::pair<Ticket, uint32_t>, size_t> last_;  // the last letter of each response
+  std::deque<std::vector<Letter>> bags_;
+  std::map<std::pair<Ticket, uint32_t>, size_t> last_;  // in the last bag: the last letter of each response
+  bool is_closed_ = false;                              // the last bag
 };
 
 }  // namespace seer

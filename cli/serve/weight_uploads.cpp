@@ -102,9 +102,11 @@ WeightUploads::WeightUploads(HttpServer& http, Front& front, ServedMachines& mac
 void WeightUploads::update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label,
                            std::function<void(const WeightsDone&)> then) {
   const std::string name = cat("upload ", ++last_number_);
+  front_.reserve_update();  // one that comes meanwhile hears so
   http_.put_aside([this, name, memory = std::move(memory), in_flight, label, then = std::move(then)]() mutable {
     Result<NewWeights> weights = machines_.offer_weights(name, std::move(memory));
     http_.post([this, name, weights = std::move(weights), in_flight, label, then = std::move(then)]() mutable {
+      front_.end_reservation();
       if (!weights.ok()) return then({weights.error()});
       front_.update_weights(*std::move(weights), in_flight, label, [this, name, then = std::move(then)](const WeightsDone& done) {
         machines_.withdraw_weights(name);

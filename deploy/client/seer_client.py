@@ -116,7 +116,7 @@ def _integer(value: Any, name: str) -> int:
 
 
 def _token_ids(given: Any, name: str) -> List[int]:
-    """Of a list, or of a tensor of any library whose elements are integers."""
+    """The ids in a list, or in a tensor of any library whose elements are integers."""
     tokens = list(_iterated(given, name, "token ids"))
     ids: List[int] = []
     try:
@@ -281,7 +281,7 @@ def _rollout_id(text: Any) -> str:
 
 
 async def _each(items):
-    """Of an iterable or an asynchronous one."""
+    """The items of an iterable or an asynchronous one."""
     if hasattr(items, "__aiter__"):
         async for item in items:
             yield item

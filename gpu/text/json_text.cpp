@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 namespace seer {
@@ -32,7 +32,7 @@ class DuplicateKeys {
 
  private:
   struct Object {
-    std::set<std::string> seen;
+    std::unordered_set<std::string> seen;
     std::string key;  // the last one
   };
   std::string path() const {
@@ -47,14 +47,14 @@ class DuplicateKeys {
 
 }  // namespace
 
-Result<Json> parse_json(std::string_view text, const std::string& name) {
+Result<Json> parse_json(std::string_view text, const std::string& name, RepeatedKeys repeated) {
   DuplicateKeys keys;
   bool too_deep = false;
   Json json;
   try {
     json = Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, Json& parsed) {
       too_deep |= depth > kDepthMax;
-      if (!too_deep) keys.see(event, parsed);
+      if (!too_deep && repeated == RepeatedKeys::kRefused) keys.see(event, parsed);
       return !too_deep;
     });
   } catch (const Json::exception& e) {

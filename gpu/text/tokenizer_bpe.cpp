@@ -273,13 +273,13 @@ Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesyste
   nlohmann::json config;
   if (std::ifstream config_in(beside, std::ios::binary); config_in) {
     const std::string text{std::istreambuf_iterator<char>(config_in), {}};
-    SEER_ASSIGN_OR_RETURN(config, parse_json(text, beside.string()));
+    SEER_ASSIGN_OR_RETURN(config, parse_json(text, beside.string(), RepeatedKeys::kLastCounts));
   }
   return parse_bpe_tokenizer(json, file.string(), JsonAt(config, beside.string()));
 }
 
 Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name, const JsonAt& config) {
-  SEER_ASSIGN_OR_RETURN(const auto document, parse_json(json, name));
+  SEER_ASSIGN_OR_RETURN(const auto document, parse_json(json, name, RepeatedKeys::kLastCounts));
   return BpeTokenizer::make(JsonAt(document, name), config);
 }
 

@@ -54,7 +54,7 @@ Result<Json> read_json(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return Json();
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_json(text, file.string());
+  return parse_json(text, file.string(), RepeatedKeys::kLastCounts);
 }
 
 std::string valid_utf8(std::string_view text) {

@@ -445,29 +445,41 @@ TEST_CASE("rollout: lengths that are cut get the room of the largest instance, b
   }
 }
 
-TEST_CASE("rollout: lengths that are cut stay what they were when the largest instance is lost, so responses that none can hold fail") {
-  for (const bool is_seen_here : {true, false}) {  // else an earlier rollout had it
-    CAPTURE(is_seen_here);
+TEST_CASE("rollout: lengths are cut to what lost instances hold too, so that no failure shortens a response; those that left do not count") {
+  struct Case {
+    bool is_known;   // from an earlier rollout; else it was up here
+    bool leaves;     // in order; else it was lost
+    bool returns;
+  };
+  for (const auto& [is_known, leaves, returns] : {Case{false, false, false}, {true, false, false}, {false, true, false}, {true, false, true}}) {
+    CAPTURE(is_known);
+    CAPTURE(leaves);
+    CAPTURE(returns);
     Stage s(0, 1, {}, {}, true, 1, [&](RolloutConfig& config) {
       config.cuts_lengths = config.open = true;
-      config.kv_tokens_seen = is_seen_here ? 0 : 20;
+      if (is_known) config.kv_tokens = {{InstanceId{0}, 20}};
     });
     s.add_instance(1, {}, 4);
-    if (is_seen_here) {
+    if (!is_known) {
       rt::kill(s.add_instance(0, {}, 5));
-      rt::post(s.rollout, PartLost{.node = NodeId{0}, .instances = {InstanceId{0}}, .reason = "node 0 is gone"});
+      rt::post(s.rollout, PartLost{.node = NodeId{0}, .instances = {InstanceId{0}}, .reason = leaves ? "" : "node 0 is gone"});
     }
-    s.run_for(4'000'000);
+    s.run_for(1'000'000);
     GroupSpec group{.id = {}, .prompt_ids = {5, 6, 7}, .samples = 1, .sampling = {}, .seeds = {9}};
     for (const int64_t max_tokens : {13, 100}) {
+      if (leaves && max_tokens == 13) continue;  // it would take the room
       group.sampling.max_tokens = max_tokens;
       rt::post(s.rollout, AddGroups{{group}});
-      s.run_for(4'000'000);
+      s.run_for(1000);
     }
+    CHECK(s.responses().empty());  // it may come back
+    if (returns) s.add_instance(0, {}, 5);
+    s.run_for(4'000'000);
     REQUIRE(s.seen[1].chunks.size() == 1);
     CHECK(s.seen[1].chunks[0].sampling.max_tokens == 13);
-    REQUIRE(s.responses().size() == 1);
-    CHECK(s.responses()[0].error.find("needs 5 KV blocks; the largest instance holds 4 blocks") != std::string::npos);
+    if (returns) CHECK(s.seen[0].chunks.at(0).sampling.max_tokens == 17);
+    REQUIRE(s.responses().size() == (leaves || returns ? 0 : 1));
+    if (!leaves && !returns) CHECK(s.responses()[0].error.find("needs 5 KV blocks; the largest instance holds 4 blocks") != std::string::npos);
   }
 }
 

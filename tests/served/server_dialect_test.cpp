@@ -382,4 +382,6 @@ TEST_CASE("served dialects: `seer serve` is known by what it says, so that it ge
   CHECK(state->engine == "Seer");
   CHECK(json::parse(sglang->generate(kChunk).body)["sampling_params"]["sampling_seed"] == kChunk.seed);
   CHECK(sglang->state({{200, info(own_server_id())}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
+  const std::string models = json{{"data", {{{"id", "m"}, {"server_id", own_server_id()}}}}}.dump();
+  CHECK(VllmServer().state({{200, models}, {0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
 }

@@ -5,7 +5,6 @@
 #include "protocols/check.h"
 
 namespace seer {
-namespace {
 
 void double_slices(DraftHistory& history) {
   std::vector<DraftCounts>& slices = history.slices;
@@ -16,8 +15,6 @@ void double_slices(DraftHistory& history) {
   slices.resize((slices.size() + 1) / 2);
   history.slice_us *= 2;
 }
-
-}  // namespace
 
 void add_drafts(DraftHistory& history, int64_t t_us, const DraftCounts& drafts) {
   SEER_CHECK(t_us >= 0, t_us);

@@ -11,6 +11,8 @@ namespace seer {
 inline constexpr size_t kDraftSlicesMax = 64;
 inline constexpr int64_t kDraftSliceUs = 100'000;  // at first; later this times a power of 2
 
+/// Halves their number.
+void double_slices(DraftHistory& history);
 /// REQUIRES: t_us >= 0.
 void add_drafts(DraftHistory& history, int64_t t_us, const DraftCounts& drafts);
 /// Adds the figures of another instance, slice by slice.

@@ -41,7 +41,12 @@ TEST_CASE("token mail: what goes on is joined with what waits of the same respon
   is(1, letter(1, 1, 0, {7}));
   is(2, letter(1, 0, 0, {9, 8}, 2));
   is(3, letter(1, 1, 0, {7}));
-  CHECK(mail.take().empty());
-  CHECK(mail.put(letter(1, 0, 2, {6}, 2)));  // what was taken before is not waited with
+  CHECK(mail.put(letter(1, 0, 2, {6}, 2)));  // what was taken before is not joined with
+  mail.close_bag();
+  CHECK(mail.put(letter(1, 0, 3, {7}, 2)));
+  CHECK_FALSE(mail.put(letter(1, 0, 4, {8}, 2)));
   CHECK(mail.take().size() == 1);
+  const auto second = mail.take();
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].part.tokens == std::vector<int32_t>{7, 8});
 }
