@@ -30,7 +30,7 @@ class ClusterMachines {
  public:
   struct Config {
     std::string address;   // of the controller
-    ClusterIdentity model; // that its machines must have: name and shape
+    ClusterIdentity model; // that its machines must have
     int64_t wait_s = 60;   // for a controller that died
     size_t spare_ids = 0;  // ids of rollouts that are asked for ahead
     std::function<void(NodeId, bool in_order)> node_left = {};  // called by follow(), as is the next

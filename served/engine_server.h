@@ -72,7 +72,7 @@ struct ServerState {
   bool is_deterministic = false; // the same request gives the same bits, whatever runs beside it
 };
 
-/// Stands for the checksum of weights that a server labels so (ClusterIdentity). 0: it does not label them.
+/// Used as the checksum of weights (ClusterIdentity) of a server that only labels them. 0 for an empty label.
 constexpr uint64_t label_hash(std::string_view label) { return label.empty() ? 0 : hash_text(label); }
 
 class EngineServer {

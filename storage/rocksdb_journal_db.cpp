@@ -50,7 +50,7 @@ Status sync_journal_db(const rocksdb::DB& db, const std::string& dir) {
   return sync(db.GetName());
 }
 
-void append_part(const CommittedTokens& part, CommittedTokens& all) {
+void join_committed(const CommittedTokens& part, CommittedTokens& all) {
   if (part.first_index < 0 || part.first_index > std::ssize(all.tokens)) return;
   all.tokens.resize(static_cast<size_t>(part.first_index));
   all.logprobs.resize(std::min(all.logprobs.size(), all.tokens.size()));

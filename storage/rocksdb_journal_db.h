@@ -32,6 +32,6 @@ std::string journal_key(char kind, Numbers... numbers) {
 
 /// Appends a part to what a request has so far, whose parts come by first_index. What does not fit after a gap is left out. A request
 /// that goes on in another process computes the last token before it again.
-void append_part(const CommittedTokens& part, CommittedTokens& all);
+void join_committed(const CommittedTokens& part, CommittedTokens& all);
 
 }  // namespace seer

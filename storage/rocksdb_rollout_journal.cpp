@@ -92,7 +92,7 @@ Result<JournalContents> RocksdbRolloutJournal::read() const {
   }
   for (at->Seek("t"); at->Valid() && at->key().starts_with("t"); at->Next()) {
     SEER_ASSIGN_OR_RETURN(const CommittedTokens part, read_record<CommittedTokens>(at->value().ToStringView()));
-    append_part(part, by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
+    join_committed(part, by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
   }
   if (!at->status().ok()) return journal_error(at->status(), dir_);
   for (const Response& response : contents.responses) by_request.erase(response.request);

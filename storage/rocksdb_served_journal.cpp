@@ -113,7 +113,7 @@ Result<ServedContents> RocksdbServedJournal::read() const {
         journal_key('r', number), [&](ServedResponse response) { rollout.responses.push_back(std::move(response)); }));
     std::map<RequestId, CommittedTokens> begun;
     SEER_RETURN_IF_ERROR(each<CommittedTokens>(tokens_key(version_, number), [&](const CommittedTokens& part) {
-      append_part(part, begun.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
+      join_committed(part, begun.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
     }));
     for (auto& [request, all] : begun) rollout.begun.push_back(std::move(all));
   }

@@ -103,7 +103,7 @@ void InstanceActor::go_on() {
   batch.order_ahead();
 }
 
-/// Runs arrivals for which there is room. True: there was one.
+/// Runs arrivals for which there is room. Returns whether there was one.
 bool InstanceActor::admit() {
   if (batch.blocks_short()) return false;
   const std::vector<Sequence*> ready = kv.admit(batch.running_count());
@@ -111,7 +111,7 @@ bool InstanceActor::admit() {
   return !ready.empty();
 }
 
-/// Plans a step. Chunks that must give way for it do so at once. True: the plan stands. False: it is empty, but blocks were freed.
+/// Plans a step; chunks that must give way do so at once. Returns false if that freed blocks: plan again.
 bool InstanceActor::plan() {
   batch.plan();
   if (draining) {

@@ -187,7 +187,8 @@ std::string kept_text(const KeptIds& kept, size_t first) {
   const uint64_t before = first == 0 ? 0 : kept.ends[first - 1];
   std::vector<int32_t> offsets{0};
   for (size_t i = first; i < kept.tokens(); ++i) offsets.push_back(static_cast<int32_t>(kept.ends[i] - before));
-  return cat(",\"top_p_token_ids\":\"", base64_of(std::as_bytes(std::span(kept.ids).subspan(before))), "\",\"top_p_token_offsets\":\"", base64_of(std::as_bytes(std::span(offsets))), "\"");
+  return cat(",\"top_p_token_ids\":\"", base64_of(std::as_bytes(std::span(kept.ids).subspan(before))),
+             "\",\"top_p_token_offsets\":\"", base64_of(std::as_bytes(std::span(offsets))), "\"");
 }
 
 /// Written by hand: a response can have 100 000 tokens.
@@ -306,7 +307,8 @@ void SglangDialect::server_info(const Reply& reply) {
   reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
-                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances_up()}, {"server_id", own_server_id()},
+                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
+                            {"instances", model.instances_up()}, {"server_id", own_server_id()},
                             {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }
