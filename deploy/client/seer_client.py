@@ -11,25 +11,21 @@ Only the standard library is needed. Every error is a SeerError with one sentenc
 """
 import asyncio
 import concurrent.futures
-import json
-import math
-import operator
-import re
 import threading
 import time
 import urllib.parse
 import uuid
 import weakref
-from dataclasses import dataclass, field
-from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Dict, Iterator, Mapping, Optional, Sequence, Union
 
 from seer_http import (Answer, BadAnswer, CannotConnect, ClientUnusable, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed,
                        TimedOut, Upload, WeightsRefused, WrongToken, error_of)
+from seer_messages import (Load, Prompt, Response, RolloutResponse, ServerInfo, checked, checked_mode, checked_rollout_id, checked_update,
+                           dict_of, each_of, generate_body, integer_of, iterated, json_of, lines_of, response_of, responses_of,
+                           rollout_response_of, safetensors_of, token_ids_of, version_of)
 
 __all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ClientUnusable", "ConnectionLost", "Load", "NotIdle", "Refused", "Response",
            "RolloutResponse", "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
-
-Prompt = Union[str, Sequence[int]]
 
 CONTROL_S = 60.0      # health, pause, abort and the like
 WEIGHTS_S = 3600.0    # loading weights may take long
@@ -39,255 +35,7 @@ SILENCE_S = 60.0      # without one, the connection is taken for lost
 RECONNECT_S = 600.0   # for the server to be there again
 RECONNECT_WAIT_S = 0.5
 ROLLOUTS = "/seer/v1/rollouts"
-ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")  # what the server takes; it goes into paths as it is
 WEIGHTS = "/seer/v1/weights"
-# Name and bytes of an element, by the names of safetensors and of torch, in lower case.
-DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "float16": ("F16", 2), "f32": ("F32", 4), "float32": ("F32", 4)}
-
-# The server ignores names that it does not know, so a misspelt one would silently give other responses.
-SAMPLING = frozenset([
-    "max_new_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids",
-    "ignore_eos", "sampling_seed",
-    # The server takes these where they change no token, and refuses them by name where they would.
-    "frequency_penalty", "presence_penalty", "length_penalty", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag",
-    "custom_params", "lora_path", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"])
-
-
-@dataclass(frozen=True)
-class Response:
-    tokens: List[int]
-    logprobs: Optional[List[float]]    # of the tokens, one each; None: not asked for
-    text: str
-    finish_reason: Optional[str]       # "stop", "length", "abort"; None: it goes on, in a stream
-    matched: Union[int, str, None]     # the token or text that stopped it
-    weight_version: str                # as the server names it
-    prompt_tokens: int
-    cached_tokens: int                 # of the prompt
-    seed: int
-    rid: str
-    index: int = 0                     # in its group
-    queue_s: float = 0.0
-    total_s: float = 0.0               # queue_s included
-    meta: Dict[str, Any] = field(default_factory=dict, repr=False)  # the server's meta_info as it came
-
-    @property
-    def is_aborted(self) -> bool:
-        return self.finish_reason == "abort"
-
-
-@dataclass(frozen=True)
-class RolloutResponse(Response):
-    """A response of a rollout: `index` is its sample, `rid` the rollout, `meta` the whole line with all fields of the prompt line."""
-    seq: int = 0                       # in the rollout, from 1
-    group: int = 0                     # number of the prompt line, from 0
-    id: Any = None                     # of the prompt line
-    prompt_ids: List[int] = field(default_factory=list, repr=False)
-    error: Optional[str] = None        # with finish_reason "error"
-
-
-@dataclass(frozen=True)
-class ServerInfo:
-    model_name: str
-    model_path: str
-    weight_version: str
-    context_tokens_max: int    # of prompt and output together, by the model
-    kv_tokens_max: int         # the same, by the memory of an instance
-    fields: Dict[str, Any] = field(default_factory=dict, repr=False)  # all that the server says
-
-
-@dataclass(frozen=True)
-class Load:
-    running: int           # responses
-    waiting: int
-    kv_use_share: float    # 0..1
-
-
-def _dict_of(fields: Optional[Mapping[str, Any]], name: str) -> Dict[str, Any]:
-    if fields is not None and not isinstance(fields, Mapping):
-        raise ValueError(f"{name} is a {type(fields).__name__}: expected a dict")
-    return dict(fields or {})
-
-
-def _integer(value: Any, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {_shown(value)}: expected an integer") from None
-
-
-def _token_ids(given: Any, name: str) -> List[int]:
-    """The ids in a list, or in a tensor of any library whose elements are integers."""
-    tokens = list(_iterated(given, name, "token ids"))
-    ids: List[int] = []
-    try:
-        for token in tokens:
-            ids.append(operator.index(token))
-    except TypeError:
-        raise ValueError(f"{name}[{len(ids)}] is {_shown(tokens[len(ids)])}: expected a token id") from None
-    return ids
-
-
-def _version(version: Union[int, str]) -> Union[int, str]:
-    return version if isinstance(version, str) else _integer(version, "version")
-
-
-def _iterated(items: Any, name: str, expected: str) -> Iterator[Any]:
-    try:
-        return iter(items)
-    except TypeError:
-        raise ValueError(f"{name} is {_shown(items)}: expected {expected}") from None
-
-
-def _shown(value: Any) -> str:
-    return " ".join(repr(value).split())[:200]
-
-
-def _json_of(fields: Mapping[str, Any], what: str) -> bytes:
-    """Errors: ValueError, with the name of the field that JSON cannot carry."""
-    try:
-        return json.dumps(fields, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        whole = error
-    for name, value in fields.items():
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{what}: field {_shown(name)}: {error}") from None
-    raise ValueError(f"{what}: {whole}")  # a name that is no text
-
-
-def _generate_body(prompt: Optional[Prompt], input_ids: Optional[Sequence[int]], sampling: Optional[Mapping[str, Any]],
-                   group_id: Optional[str], group_size: Optional[int], rid: Optional[str], priority: int, logprobs: bool, stream: bool) -> dict:
-    if (prompt is None) == (input_ids is None):
-        raise ValueError(f"{'neither prompt nor' if prompt is None else 'both prompt and'} input_ids: expected one of them")
-    given = prompt if input_ids is None else input_ids
-    params = _dict_of(sampling, "sampling")
-    if params.get("n", 1) != 1:
-        raise ValueError(f"sampling: n is {params['n']}: expected 1, for more use generate_group")
-    params.pop("n", None)
-    for name in params:
-        if name not in SAMPLING:
-            raise ValueError(f"sampling: {name!r} is not known: expected one of {', '.join(sorted(SAMPLING))}")
-    _json_of(params, "sampling")
-    body: Dict[str, Any] = {"sampling_params": params, "return_logprob": logprobs, "stream": stream}
-    if isinstance(given, str):
-        body["text"] = given
-    else:
-        body["input_ids"] = _token_ids(given, "prompt" if input_ids is None else "input_ids")
-    for name, value in (("group_id", group_id), ("group_size", group_size), ("rid", rid), ("priority", priority or None)):
-        if value is not None:
-            body[name] = value
-    return body
-
-
-def _response_of(answer: Any, index: int, wants_logprobs: bool) -> Response:
-    try:
-        meta = answer["meta_info"]
-        finish = meta["finish_reason"] or {}
-        tokens = answer["output_ids"]
-        logprobs = [entry[0] for entry in meta["output_token_logprobs"]] if wants_logprobs else None
-        response = Response(tokens=tokens, logprobs=logprobs, text=answer["text"], finish_reason=finish.get("type"), matched=finish.get("matched"),
-                            weight_version=meta["weight_version"], prompt_tokens=meta["prompt_tokens"], cached_tokens=meta["cached_tokens"],
-                            seed=meta["seed"], rid=meta["id"], index=index, queue_s=meta.get("queue_time", 0.0), total_s=meta.get("e2e_latency", 0.0), meta=meta)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise BadAnswer(f"the answer is no response of seer serve: {error!r} in {json.dumps(answer)[:200]}") from None
-    if logprobs is not None and len(logprobs) != len(tokens):
-        raise BadAnswer(f"the answer has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
-    return response
-
-
-def _checked(answer: Answer) -> Answer:
-    if answer.status >= 300:
-        raise error_of(answer)
-    return answer
-
-
-def _updated(answer: Answer) -> Answer:
-    """The answer to new weights."""
-    if answer.status in (400, 408, 409, 413):
-        raise WeightsRefused(str(error_of(answer)), answer.status)
-    return _checked(answer)
-
-
-def _update_mode(mode: str) -> str:
-    if mode not in ("abort", "retract", "drain"):
-        raise ValueError(f"mode is {mode!r}: expected 'abort', 'retract' or 'drain'")
-    return mode
-
-
-def _safetensors_of(tensor: Any, number: int) -> List[Any]:
-    """A safetensors file with this tensor alone: its head, and the data as it is. `number` is for errors."""
-    try:
-        name, dtype, shape, data = tensor
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"tensor {number} is a {type(tensor).__name__}: expected (name, dtype, shape, data): {error}") from None
-    if not isinstance(name, str):
-        raise ValueError(f"tensor {number}: name is {_shown(name)}: expected text")
-    spelt = str(dtype).rpartition(".")[2]  # of torch.bfloat16
-    known = DTYPES.get(spelt.lower())
-    if known is None:
-        raise ValueError(f"tensor {name}: dtype is {spelt!r}: expected one of {', '.join(sorted(DTYPES))}")
-    try:
-        sizes = [operator.index(size) for size in shape]
-    except TypeError:
-        raise ValueError(f"tensor {name}: shape is {_shown(shape)}: expected integers") from None
-    try:
-        view = memoryview(data).cast("B")
-    except (TypeError, ValueError, BufferError) as error:
-        raise ValueError(f"tensor {name}: data is a {type(data).__name__}: expected a contiguous buffer: {error}") from None
-    expected = math.prod(sizes) * known[1]
-    if view.nbytes != expected:
-        raise ValueError(f"tensor {name}: {view.nbytes} bytes: expected {expected} for shape {sizes} of {known[0]}")
-    head = json.dumps({name: {"dtype": known[0], "shape": sizes, "data_offsets": [0, expected]}}).encode()
-    return [len(head).to_bytes(8, "little") + head, view]
-
-
-def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
-    try:
-        return RolloutResponse(tokens=line["output_ids"], logprobs=line.get("logprobs"), text=line.get("text", ""), finish_reason=line["finish_reason"],
-                               matched=None, weight_version=line.get("weight_version_name", str(line["weight_version"])), prompt_tokens=len(line["prompt_ids"]), cached_tokens=0,
-                               seed=line["seed"], rid=rollout_id, index=line["sample"], queue_s=line["queue_s"],
-                               total_s=line["queue_s"] + line["run_s"], meta=line, seq=line["seq"], group=line["group"], id=line.get("id"),
-                               prompt_ids=line["prompt_ids"], error=line.get("error"))
-    except (KeyError, TypeError) as error:
-        raise BadAnswer(f"the answer is no response of a rollout: {error!r} in {json.dumps(line)[:200]}") from None
-
-
-def _responses_of(line: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Those of a line, which is one or has those of a group."""
-    if "output_ids" in line:
-        return [line]
-    first = line["seq"] - len(line["responses"]) + 1
-    return [{"seq": first + i, **response} for i, response in enumerate(line["responses"])]
-
-
-def _line_of(group: Any, number: int) -> bytes:
-    if not isinstance(group, Mapping):
-        raise ValueError(f"group {number} is a {type(group).__name__}: expected a dict with the fields of a prompt line")
-    fields = dict(group)
-    if fields.get("prompt_ids") is not None:
-        fields["prompt_ids"] = _token_ids(fields["prompt_ids"], f"group {number}: prompt_ids")
-    return _json_of(fields, f"group {number}")
-
-
-def _lines_of(groups: Sequence[Mapping[str, Any]]) -> List[bytes]:
-    return [_line_of(group, number) for number, group in enumerate(_iterated(groups, "groups", "a list of dicts"))]
-
-
-def _rollout_id(text: Any) -> str:
-    if not isinstance(text, str) or ROLLOUT_ID.fullmatch(text) is None:
-        raise ValueError(f"rollout_id is {_shown(text)}: expected 1 to 128 letters, digits, dots, dashes and underscores")
-    return text
-
-
-async def _each(items):
-    """The items of an iterable or an asynchronous one."""
-    if hasattr(items, "__aiter__"):
-        async for item in items:
-            yield item
-    else:
-        for item in _iterated(items, "tensors", "(name, dtype, shape, data) of each"):
-            yield item
 
 
 class _AsyncSteps:
@@ -344,7 +92,7 @@ class AsyncRollout(_AsyncSteps):
     async def add(self, groups: Sequence[Mapping[str, Any]]) -> int:
         """More groups for a rollout that is open. Returns the number of the first one. Sent again where the connection is lost: the
         server adds them once."""
-        lines = _lines_of(groups)
+        lines = lines_of(groups)
         async with self._adding:
             if self._groups is None:
                 self._groups = (await self.progress())["groups"]
@@ -363,7 +111,7 @@ class AsyncRollout(_AsyncSteps):
 
     async def acknowledge(self, seq: Optional[int] = None) -> None:
         """The server may forget the responses up to this one; None: all that were given."""
-        await self._call("POST", "/ack", {"seq": self.seq if seq is None else _integer(seq, "seq")})
+        await self._call("POST", "/ack", {"seq": self.seq if seq is None else integer_of(seq, "seq")})
 
     async def progress(self) -> Dict[str, Any]:
         return await self._call("GET", "/progress")
@@ -375,7 +123,7 @@ class AsyncRollout(_AsyncSteps):
     async def _call(self, method: str, path: str, body=None) -> Dict[str, Any]:
         if self._body is not None:
             await self._begin()
-        return _checked(await self._client._control(method, f"{ROLLOUTS}/{self.rollout_id}{path}", body)).json()
+        return checked(await self._client._control(method, f"{ROLLOUTS}/{self.rollout_id}{path}", body)).json()
 
     async def _begin(self) -> None:
         """Makes the rollout, and leaves its stream for later. The server takes the same request twice, so a step may do so meanwhile."""
@@ -404,9 +152,9 @@ class AsyncRollout(_AsyncSteps):
                     line = Answer(200, data).json()
                     lost_s = self._body = None
                     if "seq" in line:
-                        for response in _responses_of(line):
+                        for response in responses_of(line):
                             self.seq = response["seq"]
-                            yield _rollout_response_of(response, self.rollout_id)
+                            yield rollout_response_of(response, self.rollout_id)
                     elif line.get("type") == "done":
                         self.summary = line
                         return
@@ -478,16 +226,16 @@ class AsyncClient:
     async def generate(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
                        sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
                        rid: Optional[str] = None, priority: int = 0, logprobs: bool = True, index: int = 0) -> Response:
-        """One response. `sampling` has the names of SGLang; see SAMPLING."""
-        body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, False)
-        answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
-        return _response_of(answer.json(), index, logprobs)
+        """One response. `sampling` has the names of SGLang; see seer_messages.SAMPLING."""
+        body = generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, False)
+        answer = checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
+        return response_of(answer.json(), index, logprobs)
 
     def stream(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
                sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
                rid: Optional[str] = None, priority: int = 0, logprobs: bool = True) -> AsyncIterator[Response]:
         """The response as it grows: each one has all tokens so far, and the last one a finish_reason."""
-        body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, True)
+        body = generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, True)
         return _AsyncSteps(self._stream(body, logprobs))
 
     async def _stream(self, body: dict, logprobs: bool) -> AsyncIterator[Response]:
@@ -500,7 +248,7 @@ class AsyncClient:
                 answer = Answer(200, data).json()
                 if "error" in answer:
                     raise ServerFailed(answer["error"].get("message", "the server gave no reason"), 500)
-                last = _response_of(answer, 0, logprobs)
+                last = response_of(answer, 0, logprobs)
                 yield last
         finally:
             await events.aclose()
@@ -512,24 +260,24 @@ class AsyncClient:
                        logprobs: bool = True) -> AsyncGroup:
         """n responses for one prompt, sent at once and as one group. `sampling_seed` is that of index 0; the next has that plus 1.
         abort(rid) ends the group; without a rid, its group_id is used."""
-        n = _integer(n, "n")
+        n = integer_of(n, "n")
         if not 1 <= n <= GROUP_MAX:
             raise ValueError(f"n is {n}: expected 1 to {GROUP_MAX}")
         group_id = uuid.uuid4().hex if group_id is None else group_id
-        params = _dict_of(sampling, "sampling")
+        params = dict_of(sampling, "sampling")
         first_seed = params.get("sampling_seed")
         if first_seed is not None:
-            first_seed = _integer(first_seed, "sampling: sampling_seed")
-        prompt = prompt if prompt is None or isinstance(prompt, str) else _token_ids(prompt, "prompt")
+            first_seed = integer_of(first_seed, "sampling: sampling_seed")
+        prompt = prompt if prompt is None or isinstance(prompt, str) else token_ids_of(prompt, "prompt")
         bodies = []
         for index in range(n):
             if first_seed is not None:
                 params["sampling_seed"] = first_seed + index
-            bodies.append(_generate_body(prompt, input_ids, params, group_id, n, rid or group_id, priority, logprobs, False))
+            bodies.append(generate_body(prompt, input_ids, params, group_id, n, rid or group_id, priority, logprobs, False))
 
         async def one(index: int, body: dict) -> Response:
-            answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
-            return _response_of(answer.json(), index, logprobs)
+            answer = checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
+            return response_of(answer.json(), index, logprobs)
         return AsyncGroup([one(index, body) for index, body in enumerate(bodies)])
 
     def rollout(self, groups: Sequence[Mapping[str, Any]], *, rollout_id: Optional[str] = None, n: Optional[int] = None,
@@ -541,25 +289,25 @@ class AsyncClient:
         the other, once all are there. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
         "deadline_s") it ends when so many are whole; the others are answered with the tokens they have. Another process that asks for
         the same groups with the same rollout_id gets the responses of the rollout that is there."""
-        rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else _rollout_id(rollout_id)
-        defaults = _dict_of(sampling, "sampling")
-        _json_of(defaults, "sampling")
+        rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else checked_rollout_id(rollout_id)
+        defaults = dict_of(sampling, "sampling")
+        json_of(defaults, "sampling")
         if n is not None:
-            defaults["n"] = _integer(n, "n")
+            defaults["n"] = integer_of(n, "n")
         first: Dict[str, Any] = {"rollout_id": rollout_id, "defaults": defaults, "open": open}
-        for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", _dict_of(stop_when, "stop_when") or None),
+        for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", dict_of(stop_when, "stop_when") or None),
                             ("expect_weight_version", expect_weight_version),
                             ("logprobs", None if logprobs == "processed" else logprobs),
                             ("stream", None if stream == "sample" else stream)):
             if value is not None:
                 first[name] = value
-        lines = _lines_of(groups)
-        return AsyncRollout(self, rollout_id, b"\n".join([_json_of(first, "the rollout"), *lines]), len(lines), None, reconnect_s)
+        lines = lines_of(groups)
+        return AsyncRollout(self, rollout_id, b"\n".join([json_of(first, "the rollout"), *lines]), len(lines), None, reconnect_s)
 
     def attach(self, rollout_id: str, from_seq: Optional[int] = None, *, reconnect_s: float = RECONNECT_S) -> AsyncRollout:
         """A rollout that is there, from this response on; None: from the first that was not acknowledged."""
-        from_seq = None if from_seq is None else _integer(from_seq, "from_seq")
-        return AsyncRollout(self, _rollout_id(rollout_id), None, None, from_seq, reconnect_s)
+        from_seq = None if from_seq is None else integer_of(from_seq, "from_seq")
+        return AsyncRollout(self, checked_rollout_id(rollout_id), None, None, from_seq, reconnect_s)
 
     # ---- control -----------------------------------------------------------------------------------------------------------------
 
@@ -571,11 +319,11 @@ class AsyncClient:
                  start again with the new weights; "drain", they end with the old ones first. Requests that come meanwhile wait.
         The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
         """
-        body = {"model_path": str(folder), "mode": _update_mode(mode)}
+        body = {"model_path": str(folder), "mode": checked_mode(mode)}
         if version is not None:
-            body["weight_version"] = _version(version)
+            body["weight_version"] = version_of(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
-        if _updated(answer).json().get("success") is not True:
+        if checked_update(answer).json().get("success") is not True:
             raise BadAnswer(f"expected \"success\": true, found {answer.body[:200]!r}")
         return await self.weight_version()
 
@@ -592,7 +340,7 @@ class AsyncClient:
         upload = await self._begin_upload(version, name, mode, silence_s)
         try:
             number = 0
-            async for tensor in _each(tensors):
+            async for tensor in each_of(tensors):
                 if not await self._send_tensor(upload, tensor, number):
                     break
                 number += 1
@@ -603,54 +351,54 @@ class AsyncClient:
     async def _begin_upload(self, version: Union[int, str, None], name: Optional[str], mode: str, silence_s: Optional[int]) -> Upload:
         if version is not None and name is not None:
             raise ValueError("both version and name: expected one of them")
-        given = {"version": None if version is None else _version(version), "name": name, "silence_s": silence_s}
-        query = {"mode": _update_mode(mode), **{key: str(value) for key, value in given.items() if value is not None}}
+        given = {"version": None if version is None else version_of(version), "name": name, "silence_s": silence_s}
+        query = {"mode": checked_mode(mode), **{key: str(value) for key, value in given.items() if value is not None}}
         return await self._http.upload(f"{WEIGHTS}?{urllib.parse.urlencode(query)}", part_s=CONTROL_S)
 
     async def _send_tensor(self, upload: Upload, tensor: Any, number: int) -> bool:
         """False: the server has refused."""
-        head, data = _safetensors_of(tensor, number)
+        head, data = safetensors_of(tensor, number)
         return await upload.send(head) and await upload.send(data)
 
     async def _end_upload(self, upload: Upload) -> str:
-        return _updated(await upload.finish(WEIGHTS_S)).json()["weight_version"]
+        return checked_update(await upload.finish(WEIGHTS_S)).json()["weight_version"]
 
     async def weight_version(self) -> str:
-        return _checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
+        return checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
 
     async def pause(self, mode: str = "abort") -> None:
         """Requests are held from now on. mode: "abort" ends those that run; "retract" and "in_place" let them start anew, unseen."""
-        _checked(await self._control("POST", "/pause_generation", {"mode": mode}))
+        checked(await self._control("POST", "/pause_generation", {"mode": mode}))
 
     async def resume(self) -> None:
-        _checked(await self._control("POST", "/continue_generation", {}))
+        checked(await self._control("POST", "/continue_generation", {}))
 
     async def abort(self, rid: Optional[str] = None, *, all: bool = False) -> int:
         """Ends the requests whose rid begins with this one, or all; they are answered with the tokens that they have. Returns how many."""
         if (not rid) == (not all):
             raise ValueError(f"{'both rid and' if all else 'neither rid nor'} all: expected one of them")
         body = {"abort_all": True} if all else {"rid": rid}
-        return _checked(await self._control("POST", "/abort_request", body)).json()["aborted"]
+        return checked(await self._control("POST", "/abort_request", body)).json()["aborted"]
 
     async def flush(self) -> None:
         """Forgets the KV cache and the drafts. NotIdle: some requests are not over."""
         answer = await self._control("GET", "/flush_cache")
         if answer.status == 400:
             raise NotIdle(str(error_of(answer)), 400)
-        _checked(answer)
+        checked(answer)
 
     async def health(self) -> bool:
         """True, or an error that says what is wrong. Needs no token."""
-        _checked(await self._control("GET", "/health"))
+        checked(await self._control("GET", "/health"))
         return True
 
     async def info(self) -> ServerInfo:
-        found = _checked(await self._control("GET", "/server_info")).json()
+        found = checked(await self._control("GET", "/server_info")).json()
         return ServerInfo(found["served_model_name"], found["model_path"], found["weight_version"], found["context_length"],
                           found["max_total_num_tokens"], found)
 
     async def load(self) -> Load:
-        found = _checked(await self._control("GET", "/v1/loads?include=core")).json()["loads"][0]
+        found = checked(await self._control("GET", "/v1/loads?include=core")).json()["loads"][0]
         return Load(found["num_running_reqs"], found["num_waiting_reqs"], found["token_usage"])
 
     async def close(self) -> None:
@@ -784,7 +532,7 @@ class Client:
         """See AsyncClient.update_weights_from_tensors. The tensors are asked for in the calling thread, one after the other."""
         upload = self._run(self._async._begin_upload(version, name, mode, silence_s))
         try:
-            for number, tensor in enumerate(_iterated(tensors, "tensors", "(name, dtype, shape, data) of each")):
+            for number, tensor in enumerate(iterated(tensors, "tensors", "(name, dtype, shape, data) of each")):
                 if not self._run(self._async._send_tensor(upload, tensor, number)):
                     break
             return self._run(self._async._end_upload(upload))

@@ -21,8 +21,9 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from seer_client import AsyncClient, _each
+from seer_client import AsyncClient
 from seer_http import read_token
+from seer_messages import each_of
 
 _SETTINGS = ("seer_address", "seer_weights_dir", "seer_token_file", "seer_tls_ca")
 
@@ -133,7 +134,7 @@ class ServerAdapter:
         if kwargs.get("peft_config") is not None:
             raise ValueError("seer serve takes no LoRA adapters: set actor_rollout_ref.model.lora.merge=True")
         if self._rank != 0:
-            async for _ in _each(weights):
+            async for _ in each_of(weights):
                 pass
             return
         if "seer_weights_dir" not in self._settings:
@@ -159,7 +160,7 @@ class ServerAdapter:
 async def _buffers(weights):
     """Each tensor as update_weights_from_tensors() takes it."""
     import torch
-    async for name, tensor in _each(weights):
+    async for name, tensor in each_of(weights):
         tensor = tensor.detach().to("cpu").contiguous()
         yield name, tensor.dtype, tensor.shape, tensor.flatten().view(torch.uint8).numpy()
 
@@ -179,7 +180,7 @@ async def write_weights(weights, folder: str, bytes_max: int) -> None:
         shard_of.update({name: file for name in shard})
         shard.clear()
         shard_bytes = 0
-    async for name, tensor in _each(weights):
+    async for name, tensor in each_of(weights):
         if name in shard or name in shard_of:
             raise ValueError(f"the trainer gave {name} twice")
         # A copy: the trainer may use the memory for the next tensor.

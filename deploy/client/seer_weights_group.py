@@ -36,8 +36,9 @@ import sys
 import urllib.parse
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from seer_client import CONTROL_S, DTYPES, SILENCE_S, WEIGHTS_S, Client
+from seer_client import CONTROL_S, SILENCE_S, WEIGHTS_S, Client
 from seer_http import Http, Refused, SeerError, error_of, parse_address, read_token
+from seer_messages import DTYPES
 
 RECEIVER = "/seer/v1/weights_receiver"
 JOIN = "/init_weights_update_group"
