@@ -12,8 +12,7 @@ double kv_used_share(const StepBatch& step, int32_t device_blocks) {
   std::vector<DeviceBlockId> used;
   for (const SequenceStep& sequence : step.sequences) used.insert(used.end(), sequence.blocks.begin(), sequence.blocks.end());
   std::ranges::sort(used);
-  const auto repeated = std::ranges::unique(used);
-  return static_cast<double>(repeated.begin() - used.begin()) / device_blocks;
+  return static_cast<double>(std::unique(used.begin(), used.end()) - used.begin()) / device_blocks;
 }
 
 class WatchedEngine : public Engine {

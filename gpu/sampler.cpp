@@ -401,8 +401,7 @@ std::vector<int32_t> ending_ids(const SamplingParams& params, const std::vector<
   std::vector<int32_t> ids = params.stop_token_ids;
   if (!params.ignore_eos) ids.insert(ids.end(), eos_ids.begin(), eos_ids.end());
   std::ranges::sort(ids);
-  const auto repeated = std::ranges::unique(ids);
-  ids.erase(repeated.begin(), repeated.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
 

@@ -50,7 +50,7 @@ main() {
   if ((${#targets[@]} == 0)); then
     for target in "$root"/tests/fuzz/*.cpp; do targets+=("$(basename "$target" .cpp)"); done
   fi
-  cmake --build "$build" --target "${targets[@]/#/fuzz_}" >"$build-build.log" || { tail -30 "$build-build.log" >&2; exit 2; }
+  cmake --build "$build" --target "${targets[@]/#/fuzz_}" >"$build-build.log" || { grep -m5 -E 'error:|undefined' "$build-build.log" >&2 || tail -30 "$build-build.log" >&2; exit 2; }
   for target in "${targets[@]}"; do fuzz "$target" "$seconds" || found=1; done
   exit $found
 }

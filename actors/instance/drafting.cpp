@@ -184,7 +184,7 @@ std::vector<GroupId> SequenceDrafts::show_texts(const SequenceTable& all) {
   std::vector<GroupId> groups;
   for (const auto& [id, s] : all) groups.push_back(s->request.group);
   std::ranges::sort(groups);
-  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   parts_.drafter->running(groups);
   for (const auto& [id, s] : all) parts_.drafter->learn(s->text());
   return groups;

@@ -46,8 +46,8 @@ void ChangeList::unite_logs() {
   const auto place = [](const LogChange& c) { return std::pair(c.block, c.offset); };
   std::ranges::reverse(logs);
   std::ranges::stable_sort(logs, {}, place);
-  const auto rest = std::ranges::unique(logs, {}, place);
-  logs.erase(rest.begin(), rest.end());
+  const auto is_same_place = [&](const LogChange& a, const LogChange& b) { return place(a) == place(b); };
+  logs.erase(std::unique(logs.begin(), logs.end(), is_same_place), logs.end());
 }
 
 std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const PassLimits& limits) {

@@ -29,7 +29,7 @@ void GatewayActor::submit(GatewayRequest) { std::abort(); }
 void GatewayActor::cancel(Ticket) { std::abort(); }
 int64_t GatewayActor::abort(const std::string&) { std::abort(); }
 int64_t GatewayActor::abort(const std::set<Ticket>&) { std::abort(); }
-void GatewayActor::pause(InFlight) { std::abort(); }
+void GatewayActor::pause(InFlight, std::function<void()>) { std::abort(); }
 void GatewayActor::go_on() { std::abort(); }
 void GatewayActor::update_weights(WeightsOrder) { std::abort(); }
 Status GatewayActor::flush() { std::abort(); }
