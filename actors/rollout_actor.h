@@ -22,6 +22,7 @@
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/rollout_stats.h"
 #include "actors/rollout_drafts.h"
+#include "actors/rollout_instances.h"
 #include "protocols/actors.h"
 #include "protocols/token_log.h"
 
@@ -48,7 +49,7 @@ struct RolloutConfig {
 
 /// What a rollout works on, and whom it talks to. Without a KV pool, `directory` is null.
 struct RolloutParts {
-  std::vector<GroupSpec> groups;  // of this rollout, by index
+  std::vector<GroupSpec> groups;  // of this rollout, by index; the rollout takes them
   ContextHandle context;
   KvDirectoryHandle directory;
   RolloutEvents events;
@@ -65,7 +66,7 @@ struct RolloutActor {
   handle::behavior_type make_behavior();
 
   /// Token log and history of one request.
-  struct Log {
+  struct Request {
     TokenLog tokens;               // empty until it runs
     std::vector<float> logprobs;
     KeptIds kept_ids;
@@ -75,6 +76,15 @@ struct RolloutActor {
     int64_t first_token_us = 0, cached_tokens = 0;    // as in Response
     int32_t fruitless = 0;                            // its last chunks that ended early without a token
     ChunkId chunk = {};                               // its last one
+    bool was_answered = false;                        // by an earlier process
+    bool is_cancelled = false;
+  };
+  struct Group {
+    GroupSpec spec = {};                    // without prompt_ids once it is scheduled
+    TokenLog prompt;                        // until it is over
+    std::vector<Request> requests;          // by sample
+    uint32_t open_requests = 0;             // that are not over
+    std::vector<InstanceId> ran_on = {};    // where its chunks ran, until it is over
   };
   struct OpenChunk {
     RequestId request;
@@ -83,34 +93,17 @@ struct RolloutActor {
     int64_t heard_us = 0;
     int64_t first_tokens = 0;  // of the output when it started
   };
-  struct Instance {
-    InstanceHandle handle;
-    int64_t kv_blocks = 0;
-    int64_t kv_blocks_used = 0;
-    int64_t up_us = 0;          // when its node said last that it is up
-    std::vector<GroupId> over;  // for RunChunk::over of the next chunk there
-  };
-
-  struct Refusal {
-    std::string why;
-    bool may_change = false;  // it has older weights, and may get those of the rollout
-  };
 
   void on_instance_up(const InstanceUp& up);
-  bool may_join(const InstanceUp& up);
   void on_part_lost(const PartLost& lost);
   void on_draining(const InstancesDraining& leaving);
-  int64_t kv_tokens_max() const;
-  size_t settled_instances() const;
-  bool one_may_come() const;
   void start_when_all_are_up();
   void end_when_none_is_left();
-  std::string why_none_is_left() const;
   void start();
   GroupsAdded on_add_groups(AddGroups& add);
   std::string why_refused(const AddGroups& add) const;
-  void note_group(const GroupSpec& group);
-  void schedule_group(GroupSpec& group);
+  void take_group(GroupSpec spec);
+  void schedule_group(Group& group);
   void schedule_postponed();
   bool is_scheduled(GroupId group) const;
   void resume(ResumedRequest& request);
@@ -118,7 +111,7 @@ struct RolloutActor {
   Cancelled on_cancel(GroupId group, std::optional<uint32_t> sample);
   std::string why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const;
   RequestPhase phase_of(RequestId request) const;
-  void cancel_waiting(RequestId request);
+  void cancel_waiting(RequestId id);
   void on_progress(const ChunkProgress& progress);
   bool append(const OpenChunk& chunk, const ChunkTokens& part);
   void on_chunk_done(const ChunkDone& done);
@@ -129,11 +122,10 @@ struct RolloutActor {
   std::vector<const TokenLog*> token_logs(GroupId group) const;
   void release_kv(KvOwner owner);
   void on_directory_up(const DirectoryUp& up);
-  void forget_group(GroupId group);
+  void forget_group(GroupId id);
   void on_instance_lost(InstanceId lost);
   void place_chunks_again(InstanceId lost);
   void refuse_tokens(InstanceId id, WeightVersion version);
-  InstanceHandle handle_of(InstanceId id) const;
   void give_up_instance(InstanceId id);
   void on_tick();
   void place();
@@ -157,7 +149,10 @@ struct RolloutActor {
   rt::result<RolloutSummary> on_report();
   void end(std::string error);
 
-  Log& log(RequestId r) { return logs[r.group.index][r.sample]; }
+  Group& group_of(GroupId id) { return groups[id.index]; }
+  const Group& group_of(GroupId id) const { return groups[id.index]; }
+  Request& request_of(RequestId id) { return group_of(id.group).requests[id.sample]; }
+  const Request& request_of(RequestId id) const { return group_of(id.group).requests[id.sample]; }
   bool over() const { return ended || (!config.open && open_requests == 0); }
 
   rt::self_ptr<RolloutActor> self;
@@ -165,26 +160,13 @@ struct RolloutActor {
   RolloutParts parts;
   RolloutDrafts drafts;
   std::unique_ptr<ChunkScheduler> scheduler;
-  std::vector<FinishRecord> finishes;
-  std::vector<TokenLog> prompts;                    // [group]
-  std::vector<std::vector<Log>> logs;               // [group][sample]
-  std::vector<uint32_t> open_in_group;              // requests not finished, by group
-  std::vector<std::vector<InstanceId>> ran_on;      // [group] where its chunks ran, until it is over
-  std::vector<uint32_t> postponed;                  // groups too large for all instances, while a larger one may come
-  std::map<InstanceId, Instance> instances;
-  std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
-  std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
-  std::set<InstanceId> instances_gone;              // for good
+  RolloutInstances instances;
   std::map<InstanceId, InstanceReport> instances_before;  // in a cluster: what they had done when they came up
   std::map<NodeId, DraftServerReport> servers_before;
-  std::map<InstanceId, Refusal> refusals;           // of those that were not taken when they said last that they are up
-  std::set<InstanceId> instances_seen;              // that were up at some time
-  std::map<InstanceId, int64_t> kv_tokens;          // that they hold; without those that left in order
-  std::vector<std::string> parts_lost;              // reasons
-  std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
-  std::set<RequestId> answered_before;              // by an earlier process; empty after the start
-  std::set<RequestId> cancelled;                    // and not over: they run
-  std::set<RequestId> cancelled_early;              // and answered, before their group was scheduled
+  std::vector<Group> groups;                        // by index
+  std::vector<uint32_t> postponed;                  // groups too large for all instances, while a larger one may come
+  std::unordered_map<ChunkId, OpenChunk> open_chunks;  // walked only through sorted copies
+  std::vector<FinishRecord> finishes;
   std::map<RequestId, Response> kept;               // not acknowledged
   RolloutCommits commits;                           // not sent yet
   uint64_t next_chunk = 1;
@@ -194,8 +176,6 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
-  int64_t lost_us = -1;                             // when an instance last was lost or began to leave; -1: none was
-  int64_t instances_gone_us = 0;                    // since when there is no instance
   double estimate_error = 0;
   bool started = false;
   bool ended = false;

@@ -60,9 +60,9 @@ int64_t tokens_on_servers(SimCluster& cluster) {
 int64_t tokens_in_open_groups(SimCluster& cluster) {
   const RolloutActor& rollout = rt::look<RolloutActor>(cluster.fleet.rollout());
   int64_t tokens = 0;
-  for (uint32_t g = 0; g < rollout.logs.size(); ++g)
-    for (const auto& log : rollout.logs[g])
-      if (rollout.open_in_group[g] > 0) tokens += log.tokens.output_tokens();
+  for (const auto& group : rollout.groups)
+    for (const auto& request : group.requests)
+      if (group.open_requests > 0) tokens += request.tokens.output_tokens();
   return tokens;
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("draft servers: groups that wait for long are not dropped before they 
   cluster.start();
   cluster.run_for(4 * SimCluster::kDraftTtlUs);
   REQUIRE_FALSE(cluster.over());
-  const auto open = std::ranges::count_if(rt::look<RolloutActor>(cluster.fleet.rollout()).open_in_group, [](uint32_t left) { return left > 0; });
+  const auto open = std::ranges::count_if(rt::look<RolloutActor>(cluster.fleet.rollout()).groups, [](const auto& group) { return group.open_requests > 0; });
   CHECK(open > 2);
   CHECK(cluster.draft_server_state(0).report.expired_groups == 0);
   CHECK(static_cast<int64_t>(cluster.draft_server_state(0).logs.group_count()) == open);

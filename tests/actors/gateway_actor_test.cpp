@@ -70,11 +70,9 @@ TEST_CASE("gateway: a request that streams gets its tokens in order, all of them
   const Ticket ticket = b.ask(0, 0, 1, streams);
   b.ask(1, 0, 4);
   b.run_for(5'000);
-  const auto groups_of = [&] {
-    return rt::look<RolloutActor>(b.state().rollouts.begin()->second.handle).parts.groups;
-  };
-  REQUIRE(groups_of().size() == 2);
-  for (const GroupSpec& group : groups_of()) CHECK(group.is_live == (group.samples == 1));
+  const auto& groups = rt::look<RolloutActor>(b.state().rollouts.begin()->second.handle).groups;
+  REQUIRE(groups.size() == 2);
+  for (const auto& group : groups) CHECK(group.spec.is_live == (group.spec.samples == 1));
   b.finish();
   CHECK(b.streamed.size() == 1);
   CHECK(b.streamed.at({ticket, 0}) == b.responses.at(ticket).at(0).output_ids);

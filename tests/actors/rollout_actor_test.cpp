@@ -65,7 +65,7 @@ TEST_CASE("rollout: with a limit no instance runs more at a time, under any poli
     int64_t running_most = 0;
     cluster.world.run_until(600'000'000, [&] {
       std::map<InstanceId, int64_t> running;
-      for (const auto& [id, chunk] : rt::look<RolloutActor>(cluster.fleet.rollout()).open)
+      for (const auto& [id, chunk] : rt::look<RolloutActor>(cluster.fleet.rollout()).open_chunks)
         running_most = std::max(running_most, ++running[chunk.instance]);
       return cluster.over();
     });
@@ -226,19 +226,6 @@ TEST_CASE("rollout: an instance that prefills for longer than a silence may last
   check_exact(cluster);
   CHECK(cluster.seen.summaries[0].instances_lost == 0);
   CHECK(cluster.seen.summaries[0].wall_us > 4 * o.chunk_silence_us);
-}
-
-TEST_CASE("rollout: after the last instance has left, none with other weights of the same version takes its place") {
-  SimCluster cluster({});
-  cluster.start();
-  cluster.run_for(10'000);
-  RolloutActor& rollout = rt::look<RolloutActor>(cluster.fleet.rollout());
-  REQUIRE_FALSE(rollout.instances.empty());
-  InstanceUp up{.instance = InstanceId{7}, .identity = *rollout.identity};
-  rollout.instances.clear();
-  CHECK(rollout.may_join(up));
-  up.identity.weights += 1;
-  CHECK_FALSE(rollout.may_join(up));
 }
 
 TEST_CASE("rollout: a KV node that dies costs time only") {

@@ -310,7 +310,7 @@ TEST_CASE("rollout: an instance of another model or layout gets no work, and the
   const InstanceHandle first = s.add_instance(0, good);
   s.add_instance(1, model);
   s.add_instance(2, layout);
-  CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 1);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.up().size() == 1);
   rt::kill(first);
   s.run_for(5'000'000);
   CHECK(s.seen[1].chunks.empty());
@@ -325,8 +325,8 @@ TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, 
   ClusterIdentity any, other;
   other.version = {9};
   s.add_instance(0, other);
-  CHECK(rt::look<RolloutActor>(s.rollout).instances.empty());
-  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{0}).why == "instance 0 is refused: its weight version is 9, expected 1");
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.up().empty());
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.why_missing() == ": instance 0 is refused: its weight version is 9, expected 1");
   s.add_instance(1, any);
   CHECK(s.seen[1].chunks.size() == 1);
 }
@@ -337,16 +337,16 @@ TEST_CASE("rollout: once one instance has said which weights it has, others must
   s.add_instance(0, with(0));
   s.add_instance(1, with(5));
   s.add_instance(2, with(7));
-  CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 2);
-  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{2}).why ==
-        "instance 2 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.up().size() == 2);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.why_missing() ==
+        ": instance 2 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
 }
 
 TEST_CASE("rollout: an instance with other weights than the rollout knows is refused, also where it comes first") {
   Stage s(1, 2, {}, {}, true, 1, [](RolloutConfig& config) { config.weights = 5; });
   s.add_instance(0, {.weights = 7, .version = {1}});
-  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{0}).why ==
-        "instance 0 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.why_missing() ==
+        ": instance 0 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
   s.add_instance(1, {.weights = 5, .version = {1}});
   CHECK(s.seen[1].chunks.size() == 1);
 }

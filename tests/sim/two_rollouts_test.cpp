@@ -138,6 +138,6 @@ TEST_CASE("two rollouts: a machine that comes back is announced to both") {
   second.finish();
   check_exact(cluster);
   second.check_exact();
-  CHECK(rt::look<RolloutActor>(second.rollout).instances.size() == cluster.options.instances);
-  CHECK(rt::look<RolloutActor>(cluster.fleet.rollout()).instances.size() == cluster.options.instances);
+  CHECK(rt::look<RolloutActor>(second.rollout).instances.up().size() == cluster.options.instances);
+  CHECK(rt::look<RolloutActor>(cluster.fleet.rollout()).instances.up().size() == cluster.options.instances);
 }
