@@ -153,13 +153,10 @@ void KvNodeActor::on_cold_failure(const Error& error) {
 }
 
 void KvNodeActor::on_room() {
-  std::vector<uint64_t> waiting;
-  for (const auto& [op, pull] : pulls)
-    if (pull.waits_for_room) waiting.push_back(op);
-  for (const uint64_t op : waiting) {
+  for (const uint64_t op : pulls_that_wait(Pull::Waits::kForRoom)) {
     fetch_lent(op, true);
     // Later ones wait for their turn, or their limit.
-    if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits_for_room) break;
+    if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits == Pull::Waits::kForRoom) break;
   }
   for (size_t left = parked.size(); left > 0; --left) {
     keep(parked.front().ask.what.owner);  // its blocks may have been released meanwhile
@@ -246,6 +243,13 @@ std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t
 
 // ---- blocks of other nodes ---------------------------------------------------------------------------------------------
 
+std::vector<uint64_t> KvNodeActor::pulls_that_wait(Pull::Waits waits) const {
+  std::vector<uint64_t> waiting;
+  for (const auto& [op, pull] : pulls)
+    if (pull.waits == waits) waiting.push_back(op);
+  return waiting;
+}
+
 void KvNodeActor::find_holders(uint64_t op) {
   if (directory_gone) return end_pull(op);
   Pull& pull = pulls.at(op);
@@ -261,7 +265,7 @@ void KvNodeActor::wait_for_answer(uint64_t op, int64_t timeout_us) {
 
 void KvNodeActor::on_holders(const KvHolders& holders) {
   auto it = pulls.find(holders.op);
-  if (it == pulls.end() || it->second.lender.handle) return;
+  if (it == pulls.end() || it->second.waits != Pull::Waits::kForDirectory) return;
   std::vector<KvLender>& sources = it->second.sources;
   sources.assign(holders.sources.rbegin(), holders.sources.rend());
   std::erase_if(sources, [&](const KvLender& source) { return !is_connected(source.handle); });
@@ -273,6 +277,7 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   if (pull.sources.empty()) return end_pull(op);
   pull.lender = pull.sources.back();
   pull.sources.pop_back();
+  pull.waits = Pull::Waits::kForLender;
   KvOpening wanted = pull.ask.what;
   wanted.op = op;
   wanted.lend = true;
@@ -311,9 +316,9 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
   // The transport ends running fetches from it. Others go to the next source.
   std::vector<uint64_t> unfetched;
   for (auto& [op, pull] : pulls) {
-    if ((pull.lent.lease != 0 && !pull.waits_for_room) || pull.waits_for != 0 || !rt::is_source(message, pull.lender.handle)) continue;
+    if (pull.waits != Pull::Waits::kForLender && pull.waits != Pull::Waits::kForRoom) continue;
+    if (!rt::is_source(message, pull.lender.handle)) continue;
     pull.lent = {};
-    pull.waits_for_room = false;
     unfetched.push_back(op);
   }
   for (const uint64_t op : unfetched) ask_next_source(op);
@@ -327,7 +332,8 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   auto it = pulls.find(lent.op);
   if (it == pulls.end()) return;
   Pull& pull = it->second;
-  if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // from a lender that was given up
+  const bool is_asked = pull.waits == Pull::Waits::kForLender && lent.node == pull.lender.node && lent.epoch == pull.lender.epoch;
+  if (!is_asked) return;  // from a lender that was given up
   if (lent.blocks.empty()) {
     pull.passed.push_back(pull.lender);
     return ask_next_source(lent.op);
@@ -362,9 +368,12 @@ void KvNodeActor::fetch_lent(uint64_t op, bool may_wait) {
   const size_t end = pull.here + lent.blocks.size();
   const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, end);
   if (take(pull.here, prompt_end)) take(prompt_end, end);
-  const bool waited = std::exchange(pull.waits_for_room, may_wait && fetches.empty() && is_room_coming);
-  if (pull.waits_for_room && !waited) wait_for_answer(op, kAskTimeoutUs);
-  if (pull.waits_for_room) return;
+  if (may_wait && fetches.empty() && is_room_coming) {
+    const Pull::Waits before = std::exchange(pull.waits, Pull::Waits::kForRoom);
+    if (before != Pull::Waits::kForRoom) wait_for_answer(op, kAskTimeoutUs);
+    return;
+  }
+  pull.waits = Pull::Waits::kForBytes;
   start_fetch(pull.lender, std::move(fetches),
               [this, op](uint64_t fetch, const FetchResult& result) { on_fetched(op, fetch, result); });
 }
@@ -416,11 +425,10 @@ void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& res
   fetched_blocks += std::ranges::count_if(result.statuses, &Status::ok);
   end_writes(std::exchange(pull.written, {}), std::exchange(pull.keys, {}), result, end);
   end_fetch(fetch, std::move(end), result.still_writing);
-  std::vector<uint64_t> waiting;
-  for (auto& [other, waits] : pulls)
-    if (waits.waits_for == op) waiting.push_back(other);
+  std::vector<uint64_t> waiting = pulls_that_wait(Pull::Waits::kForPull);
+  std::erase_if(waiting, [&](uint64_t waits) { return pulls.at(waits).other != op; });
   go_on(op);
-  for (const uint64_t other : waiting) go_on(other);
+  for (const uint64_t waits : waiting) go_on(waits);
 }
 
 /// 0: none does. One that waits for another has no blocks under way, so none waits for itself.
@@ -435,8 +443,11 @@ uint64_t KvNodeActor::pull_that_fetches(const BlockKey& key) const {
 void KvNodeActor::go_on(uint64_t op) {
   Pull& pull = pulls.at(op);
   const size_t here = blocks_here(pull.ask.what);
-  pull.waits_for = here < pull.lent_end ? pull_that_fetches(pull.ask.what.blocks[here].key) : 0;
-  if (pull.waits_for != 0) return;
+  pull.other = here < pull.lent_end ? pull_that_fetches(pull.ask.what.blocks[here].key) : 0;
+  if (pull.other != 0) {
+    pull.waits = Pull::Waits::kForPull;
+    return;
+  }
   std::erase_if(pull.emptied, [&](const KvLender& lender) { return lender.handle == pull.lender.handle; });
   if (here >= pull.lent_end) pull.emptied.push_back(pull.lender);
   if (here > pull.here) {
@@ -477,13 +488,17 @@ void KvNodeActor::on_tick(const Tick& tick) {
 void KvNodeActor::on_silence(uint64_t op) {
   auto it = pulls.find(op);
   if (it == pulls.end() || rt::now_us(self) < it->second.until_us) return;  // it has another question now
-  if (it->second.waits_for_room) return fetch_lent(op, false);
   const Pull& pull = it->second;
-  if (pull.lent.lease != 0 || pull.waits_for != 0) return;  // a fetch has a limit of its own
-  if (!pull.lender.handle) return end_pull(op);
-  abandoned.emplace(std::pair(op, pull.lender.node), pull.lender.handle);
-  if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
-  ask_next_source(op);
+  switch (pull.waits) {
+    case Pull::Waits::kForDirectory: return end_pull(op);
+    case Pull::Waits::kForLender:
+      abandoned.emplace(std::pair(op, pull.lender.node), pull.lender.handle);
+      if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
+      return ask_next_source(op);
+    case Pull::Waits::kForRoom: return fetch_lent(op, false);
+    case Pull::Waits::kForBytes:
+    case Pull::Waits::kForPull: return;  // a fetch has a limit of its own
+  }
 }
 
 /// Answers the opening with the blocks that are here now.
@@ -647,10 +662,7 @@ void KvNodeActor::on_client_down(const rt::down& message) {
 void KvNodeActor::on_directory_down(const rt::down& message) {
   if (!rt::is_source(message, parts.directory)) return;
   directory_gone = true;
-  std::vector<uint64_t> unanswered;
-  for (const auto& [op, pull] : pulls)
-    if (!pull.lender.handle) unanswered.push_back(op);
-  for (const uint64_t op : unanswered) end_pull(op);
+  for (const uint64_t op : pulls_that_wait(Pull::Waits::kForDirectory)) end_pull(op);
   if (room_question != 0) on_room_found({});
 }
 
@@ -666,10 +678,7 @@ void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   announce();
   for (const auto& [owner, is_guest] : std::map<KvOwner, bool>(kept.begin(), kept.end()))  // sorted: the same run sends the same messages
     rt::tell(self, parts.directory, KvHolds{config.node, owner, is_guest});
-  std::vector<uint64_t> unanswered;  // the old directory died before it answered
-  for (const auto& [op, pull] : pulls)
-    if (!pull.lender.handle) unanswered.push_back(op);
-  for (const uint64_t op : unanswered) find_holders(op);
+  for (const uint64_t op : pulls_that_wait(Pull::Waits::kForDirectory)) find_holders(op);  // the old one died before it answered
 }
 
 /// Reports the owner to the directory, once, and again when a guest runs here. From then on the directory sends its release here.

@@ -81,18 +81,25 @@ struct KvNodeActor {
 
   /// An opening that waits for blocks of another node.
   struct Pull {
+    enum class Waits : uint8_t {
+      kForDirectory = 0,  // which nodes keep blocks of the owner?
+      kForLender,         // which of them does it lend?
+      kForRoom,           // here, for what was lent
+      kForBytes,          // of the blocks that it fetches
+      kForPull            // which fetches the first missing block of what was lent
+    };
     OpenBlocks ask;
+    Waits waits = Waits::kForDirectory;
     size_t here = 0;                 // leading blocks that need no pulling
     std::vector<KvLender> sources;   // not asked yet, the next one last
     std::vector<KvLender> passed;    // have nothing of the blocks that are missing now; they may have later ones
-    KvLender lender;
-    KvOpened lent;                   // by the lender; without a lease: nothing yet
-    bool waits_for_room = false;     // nothing of it is being fetched yet
-    uint64_t waits_for = 0;          // a pull that fetches the first missing block of what was lent; 0: none
+    KvLender lender;                 // that was asked last
+    KvOpened lent;                   // by the lender, until it has come
+    uint64_t other = 0;              // the pull that it waits for, if it waits for one
     size_t lent_end = 0;             // leading blocks that would be here with all that the lender lent
     std::vector<KvWritten> written;  // slots granted here for the copies
     std::vector<BlockKey> keys;      // of `written`
-    int64_t until_us = 0;            // when the directory, the lender or room that it waits for is given up
+    int64_t until_us = 0;            // when it gives up waiting for the directory, the lender or room
     std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends; each once
   };
   /// A fetch that timed out while the transport may still write to its slots.
@@ -114,6 +121,7 @@ struct KvNodeActor {
   void own_blocks(const KvOpening& what, size_t here);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps);
+  std::vector<uint64_t> pulls_that_wait(Pull::Waits waits) const;
   void find_holders(uint64_t op);
   void wait_for_answer(uint64_t op, int64_t timeout_us);
   void on_holders(const KvHolders& holders);

@@ -228,7 +228,7 @@ TEST_CASE("kv node: a lender that dies while there is no room for its blocks is 
   l.open();
   l.run_for(1000);
   REQUIRE(l.state(1).pulls.size() == 1);
-  REQUIRE(l.state(1).pulls.begin()->second.waits_for_room);
+  REQUIRE(l.state(1).pulls.begin()->second.waits == KvNodeActor::Pull::Waits::kForRoom);
   rt::kill(l.nodes[0]);
   l.run_for(100);
   CHECK(l.opened_blocks() == 0);
