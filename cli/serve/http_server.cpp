@@ -24,6 +24,7 @@
 
 #include "cli/json_lines.h"
 #include "cli/secret_file.h"
+#include "cli/serve/body_room.h"
 #include "protocols/workers.h"
 
 namespace seer {
@@ -58,6 +59,7 @@ constexpr std::string_view reason_of(int status) {
 }
 
 constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes, at a time
+constexpr uint64_t kSmallBodyBytes = 64 << 10;  // such a body is read at once, whatever others take: 1.2 GiB from all 20 000 connections
 constexpr int64_t kLingerS = 5;           // for the client of a refused request to read why, and to stop sending
 constexpr size_t kJoinedBytes = 64 << 10;  // parts of at most so much together are copied to be sent together
 constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
@@ -136,6 +138,9 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   void on_head(error_code error);
   void ask_for_body();
+  void read_body();
+  void wait_for_room(uint64_t bytes);
+  void leave_room();
   void on_body(error_code error);
   void on_unread(error_code error);
   void receive(const std::string& path, std::shared_ptr<HttpUpload> upload);
@@ -161,6 +166,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<PartParser> part_parser_;
   std::vector<char> part_;
   std::optional<http::request<http::string_body>> next_;  // read while another one is at work
+  uint64_t room_bytes_ = 0;             // that its body takes of BodyRoom
+  bool waits_for_room_ = false;
   std::optional<HttpRefusal> refusal_;  // of what came while another request was at work: it is sent after that one's answer
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0, sent_bytes_ = 0;  // the second: of the first of `unsent_`
@@ -334,6 +341,7 @@ class Server final : public HttpServer {
   }
 
   const HttpServerConfig& config() const { return config_; }
+  BodyRoom& bodies() { return bodies_; }
   const HttpHandler& handler() const { return handler_; }
   const HttpWatcher& watcher() const { return watcher_; }
   const HttpUploadOpener& upload_opener() const { return open_upload_; }
@@ -367,6 +375,7 @@ class Server final : public HttpServer {
   }
 
   const HttpServerConfig config_;
+  BodyRoom bodies_{config_.bodies_bytes_max};
   asio::io_context context_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{asio::make_work_guard(context_)};
   std::optional<asio::ssl::context> tls_;
@@ -388,6 +397,7 @@ void Session::close() {
   close_socket();
   upload_.reset();
   room_ = {};
+  leave_room();
   if (const auto gone = std::exchange(gone_, {}); gone && is_at_work_) gone();
   server_.remove(shared_from_this());
 }
@@ -402,6 +412,8 @@ void Session::expect_request() {
   deadline_.expires_after(std::chrono::seconds(silence_s()));
   deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
     if (cancelled || is_at_work_) return;
+    if (waits_for_room_ && !is_writing_)
+      return refuse(503, cat("there is no room for the body: those of other requests take all ", server_.config().bodies_bytes_max, " bytes; send it again"));
     if (upload_ == nullptr || is_writing_) return close();
     is_silent_ = true;
     cancel();
@@ -464,8 +476,30 @@ void Session::on_head(error_code error) {
   if (auto upload = server_.upload_opener()(head, body_bytes)) return receive(head.path, std::move(upload));
   if (body_bytes.value_or(0) > server_.config().body_bytes_max) return refuse_body();
   parser_->body_limit(server_.config().body_bytes_max);
+  const uint64_t bytes = parser_->chunked() ? server_.config().body_bytes_max : body_bytes.value_or(0);
+  if (bytes <= kSmallBodyBytes) return read_body();
+  wait_for_room(bytes);
+}
+
+void Session::read_body() {
   ask_for_body();
-  async_read_body(buffer_, *parser_, [this](error_code failed) { on_body(failed); });
+  async_read_body(buffer_, *parser_, [this](error_code error) { on_body(error); });
+}
+
+void Session::wait_for_room(uint64_t bytes) {
+  waits_for_room_ = true;
+  server_.bodies().enter(bytes, [weak = weak_from_this(), bytes] {
+    const auto self = weak.lock();
+    if (!self || !std::exchange(self->waits_for_room_, false)) return false;
+    self->room_bytes_ = bytes;
+    self->read_body();
+    return true;
+  });
+}
+
+void Session::leave_room() {
+  waits_for_room_ = false;
+  if (const uint64_t bytes = std::exchange(room_bytes_, 0); bytes > 0) server_.bodies().leave(bytes);
 }
 
 /// The client may wait for this before it sends the body.
@@ -546,6 +580,7 @@ void Session::refuse(int status, std::string_view message, std::string path) {
     return discard();  // which tells when the client goes
   }
   deadline_.cancel();
+  waits_for_room_ = false;
   is_head_ = upload_ == nullptr && parser_->is_header_done() && parser_->get().method() == http::verb::head;
   if (!std::exchange(upload_, nullptr)) path_ = std::move(path);
   keeps_alive_ = false;
@@ -558,6 +593,7 @@ void Session::handle() {
   http::request<http::string_body> message = *std::exchange(next_, {});
   HttpRequest request = request_of(message);
   request.body = std::move(message.body());
+  leave_room();
   path_ = request.path;
   auto reply = begin_work(message, message.keep_alive());
   server_.handler()(std::move(request), std::move(reply));

@@ -23,6 +23,7 @@ struct HttpServerConfig {
                                        // pages from elsewhere are refused, which a browser of this host may have open
   uint32_t head_bytes_max = 32 << 10;
   uint64_t body_bytes_max = 64 << 20;
+  uint64_t bodies_bytes_max = 1 << 30;  // of all bodies that are being read; others wait. Without small ones, and those taken as they come
   int64_t request_s = 75;              // from the end of the answer before until a request has come whole
   size_t connections_max = 20'000;     // more are closed at once
   size_t unread_bytes_max = 16 << 20;  // of a stream whose client does not read; then its connection is closed

@@ -286,6 +286,40 @@ TEST_CASE("http server: what is too large, too late or no HTTP is refused, and o
   CHECK(client.read_to("x").starts_with("HTTP/1.1 200 OK"));
 }
 
+TEST_CASE("http server: bodies that would take too much memory together are read one after the other, small ones meanwhile") {
+  Serving serving({.bodies_bytes_max = 300'000});
+  const std::string body(200'000, 'b'), whole = request("/a", body);
+  Client first(serving.port()), second(serving.port()), third(serving.port());
+  first.write(std::string_view(whole).substr(0, 100'000));
+  REQUIRE(soon([&] { return serving.server->connections() == 3; }));
+  third.write(request("/hold", "small"));  // the server has read from the first one before it answers this
+  REQUIRE(soon([&] { return serving.calls == 1; }));
+  second.write("POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nparts\r\n0\r\n\r\n");  // it may be as long as any
+  serving.release();
+  CHECK(third.read_to("released").ends_with("released"));
+  CHECK(serving.calls == 1);
+  first.write(std::string_view(whole).substr(100'000));
+  CHECK(first.read_to(body).ends_with(body));
+  CHECK(second.read_to("parts").ends_with("POST /b parts"));
+}
+
+TEST_CASE("http server: a body that finds no room in time is refused, and its client told to send it again") {
+  Serving serving({.bodies_bytes_max = 300'000, .request_s = 1});
+  const std::string body(200'000, 'b');
+  Client first(serving.port()), second(serving.port());
+  first.write(request("/hold") + request("/a", body));  // the second request waits whole for the answer to the first one
+  REQUIRE(soon([&] { return serving.calls == 1; }));
+  second.write("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\nExpect: 100-continue\r\n\r\n");
+  const std::string refusal = second.read_to_close();
+  CHECK(refusal.starts_with("HTTP/1.1 503 Service Unavailable\r\n"));
+  CHECK(refusal.find("there is no room for the body: those of other requests take all 300000 bytes; send it again") != std::string::npos);
+  serving.release();
+  CHECK(first.read_to(body).ends_with(body));
+  Client third(serving.port());
+  third.write(request("/c", body));
+  CHECK(third.read_to(body).ends_with(body));
+}
+
 TEST_CASE("http server: nothing is handed over without the token, but for the page and health") {
   Serving serving({.token = "secret"});
   const auto answer = [&](std::string_view path, std::string_view head) {
