@@ -511,15 +511,18 @@ Status check_together(const DrainOptions& o) {
   return check_reach(o.cluster, o.access);
 }
 
-Status check_together(const RolloutOptions& o) {
-  SEER_RETURN_IF_ERROR(check_machine(o));
+Status check_prompts(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   for (const auto& [flag, is_given] : {std::pair{"--compare", !o.compare.empty()}, {"--lengths", !o.lengths.empty()},
                                        {"--draft-history", !o.draft_history.empty()}, {"--journal", !o.journal.empty()}})
     if (o.streams_prompts() && is_given)
       return fail(Code::kInvalidArgument, flag, " cannot go with --prompts -: it needs all prompts at the start");
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
-  SEER_RETURN_IF_ERROR(check_temperature(o.sampling.temperature));
+  return check_temperature(o.sampling.temperature);
+}
+
+/// Where it runs.
+Status check_machines(const RolloutOptions& o) {
   if (!o.cluster.empty()) {
     SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.access));
     if (!o.html.empty()) return fail(Code::kInvalidArgument, "--html cannot go with --cluster: instances of other processes draw no timelines");
@@ -529,7 +532,11 @@ Status check_together(const RolloutOptions& o) {
   if (!o.router.engines.empty())
     for (const auto& [flag, is_given] : {std::pair{"--html", !o.html.empty()}, {"--draft-history", !o.draft_history.empty()}})
       if (is_given) return fail(Code::kInvalidArgument, flag, " cannot go with --engines: servers of others ", flag == std::string("--html") ? "draw no timelines" : "make their own drafts");
-  SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
+  return check_nodes(o.nodes, o.instances);
+}
+
+/// What it keeps for later runs, and has from earlier ones.
+Status check_kept(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, the folder to continue from");
@@ -540,6 +547,10 @@ Status check_together(const RolloutOptions& o) {
                 kDraftSourceNames[static_cast<size_t>(draft_source(o))]);
   if (!o.draft_history.empty() && !o.compare.empty())
     return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
+  return {};
+}
+
+Status check_policies(const RolloutOptions& o) {
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
     const SchedulingPolicy* const policy = find_policy(policies[i]);
@@ -549,12 +560,25 @@ Status check_together(const RolloutOptions& o) {
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }
+  return {};
+}
+
+Status check_files(const RolloutOptions& o) {
   using Named = std::pair<const char*, const std::string*>;
   const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html}, log{"--log-file", &o.log.file}, profile{"--profile-out", &o.profile_out};
   for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}, {log, out}, {log, report}, {log, html}, {profile, out}, {profile, report}, {profile, log}})
     if (!one.second->empty() && *one.second == *other.second)
       return fail(Code::kInvalidArgument, one.first, " and ", other.first, " both name ", *one.second, ": expected two files");
   return {};
+}
+
+Status check_together(const RolloutOptions& o) {
+  SEER_RETURN_IF_ERROR(check_machine(o));
+  SEER_RETURN_IF_ERROR(check_prompts(o));
+  SEER_RETURN_IF_ERROR(check_machines(o));
+  SEER_RETURN_IF_ERROR(check_kept(o));
+  SEER_RETURN_IF_ERROR(check_policies(o));
+  return check_files(o);
 }
 
 Status check_together(const ScoreOptions& o) {

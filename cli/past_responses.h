@@ -1,7 +1,7 @@
 // PastResponses: responses of earlier rollouts to the same prompts, to make drafts from (--draft-history). They are read when a
 // rollout starts; its own responses to a prompt are stored when the last of them has come. A draft never changes a response, so a
 // history may be old, cut or missing.
-// Used by local_rollout on the caller's thread, which may wait for the disk; actors may not.
+// Used by rollout_run on the caller's thread, which may wait for the disk; actors may not.
 #pragma once
 #include <memory>
 #include <span>

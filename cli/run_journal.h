@@ -1,5 +1,5 @@
 // RunJournal: the journal of a run of `seer rollout` (--journal): what an earlier process left in it, and what this one adds.
-// Without --journal every call does nothing. Used by local_rollout. Single owner.
+// Without --journal every call does nothing. Used by rollout_run. Single owner.
 #pragma once
 #include <cstdint>
 #include <memory>

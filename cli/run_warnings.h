@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/config.h"
-#include "cli/local_rollout.h"
+#include "cli/rollout_work.h"
 
 namespace seer {
 

@@ -1,6 +1,6 @@
 // WatchedEngine: an engine that records at each step how many sequences run and how much of its KV they use. Work and results pass
 // through unchanged.
-// Used by local_rollout for the timelines of `--html`; a restarted engine continues the timeline of the old one.
+// Used by rollout_machines for the timelines of `--html`; a restarted engine continues the timeline of the old one.
 #pragma once
 #include <chrono>
 #include <memory>

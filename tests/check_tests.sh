@@ -22,7 +22,8 @@ covered_by=(
   '^cli/cluster_(net|dial|machines|commands)$'                    tests/integration/cluster_test.cpp
   '^cli/steady_time$'                                             tests/integration/cluster_test.cpp
   '^cli/(node_command|kv_size)$'                                  tests/integration/cluster_test.cpp
-  '^cli/(seer|rollout_command|local_rollout)$'                    tests/integration/bad_input_test.cpp
+  '^cli/(seer|rollout_command|rollout_work)$'                     tests/integration/bad_input_test.cpp
+  '^cli/rollout_(machines|run)$'                                  tests/integration/exactness_test.cpp
   '^cli/serve/(front|serve_command|sglang_dialect)$'              tests/integration/serve.py
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py

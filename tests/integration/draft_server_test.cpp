@@ -10,7 +10,7 @@
 #include "actors/fleet.h"
 #include "actors/policy/draft/group_drafter.h"
 #include "cli/engine_source.h"
-#include "cli/local_rollout.h"
+#include "cli/rollout_run.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "integration/optional_parts.h"

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "actors/policy/draft/draft_budget.h"
-#include "cli/local_rollout.h"
 #include "cli/rollout_command.h"
+#include "cli/rollout_run.h"
 #include "cli/scratch.h"
 #include "gpu/tiny_model.h"
 #include "integration/free_rows.h"

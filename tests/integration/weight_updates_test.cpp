@@ -14,7 +14,7 @@
 
 #include "actors/fleet.h"
 #include "cli/engine_source.h"
-#include "cli/local_rollout.h"
+#include "cli/rollout_run.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_loader.h"

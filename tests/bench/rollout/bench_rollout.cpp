@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cli/engine_source.h"
-#include "cli/local_rollout.h"
+#include "cli/rollout_run.h"
 #include "protocols/hash.h"
 
 using namespace seer;

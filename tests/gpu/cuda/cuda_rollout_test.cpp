@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "actors/fleet.h"
-#include "cli/local_rollout.h"
+#include "cli/rollout_run.h"
 #include "gpu/cuda/cuda_bench.h"
 #include "protocols/workers.h"
 #include "storage/local_transport.h"
