@@ -117,23 +117,131 @@ struct Kept {
   }
 };
 
+/// The files that the command writes; empty where it was not asked for one.
+struct OutputFiles {
+  std::optional<OutputWriter> out, report, html, profile;
+};
+
+/// Opens them. Paths that cannot be written are found before the work, not after it.
+Result<OutputFiles> open_files(const RolloutOptions& options) {
+  for (const auto& [flag, path] : {std::pair{"--out", &options.out}, {"--report", &options.report}, {"--html", &options.html},
+                                   {"--profile-out", &options.profile_out}, {"--log-file", &options.log.file}})
+    SEER_RETURN_IF_ERROR(check_two_files(flag, *path, "--prompts", options.prompts));
+  OutputFiles files;
+  for (const auto& [path, file] : {std::pair{&options.out, &files.out}, {&options.report, &files.report}, {&options.html, &files.html},
+                                   {&options.profile_out, &files.profile}}) {
+    if (path->empty()) continue;
+    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
+    file->emplace(std::move(opened));
+  }
+  return files;
+}
+
+void print_warnings(const RolloutOptions& options, const RolloutWork& work) {
+  std::vector<std::string> warnings = run_warnings(options, work, find_cpus());
+  if (std::string disk = disk_warning(options, work); !disk.empty()) warnings.insert(warnings.begin(), std::move(disk));
+  for (const std::string& warning : warnings) std::cerr << "seer: warning: " << warning << "\n";
+}
+
+/// The runs of the command, one for each policy, and what they leave.
+struct Runs {
+  const RolloutOptions& options;
+  RolloutWork& work;
+  PromptStream* stream;  // null: the work has all prompts
+  OutputFiles& files;
+  const std::atomic<bool>& stop;
+  const EventLog& log;
+
+  std::vector<RolloutReport> reports = {};
+  std::optional<Result<StepProfile>> learned = {};  // in the last run
+  std::vector<SimRun> drawn = {};
+  FailedRequests failed = {};  // the same under every policy
+  Kept kept = {};              // in the last run
+  bool complete = true;        // the last run
+
+  Status run(const std::string& policy);
+  Status write_figures();
+  Error stopped() const;
+
+ private:
+  RolloutHooks hooks(Progress& progress, std::string& weights_name);
+};
+
+/// REQUIRES: progress and weights_name outlive them.
+RolloutHooks Runs::hooks(Progress& progress, std::string& weights_name) {
+  const auto on_response = [this, &weights_name](const Response& r) -> Status {
+    if (reports.empty()) failed.add(r);
+    if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, weights_name, *kept.out));
+    ++kept.responses;
+    return {};
+  };
+  const auto on_progress = [&progress](const RolloutProgress& p) {
+    progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, steady_us());
+  };
+  RolloutHooks hooks{.response = on_response,
+                     .progress = on_progress,
+                     .weights_named = [&weights_name](const std::string& name) { weights_name = name; },
+                     .stop = &stop,
+                     .log = log};
+  if (stream != nullptr)
+    hooks.more = [this] {
+      MoreGroups more = more_groups(options, *stream, work);
+      for (const GroupSpec& group : more.groups) kept.requests += group.samples;
+      return more;
+    };
+  return hooks;
+}
+
+Status Runs::run(const std::string& policy) {
+  Progress progress = make_progress();
+  // All policies give the same responses: with --compare the first one's are written.
+  kept.out = reports.empty() && files.out ? &*files.out : nullptr;
+  kept.responses = 0;
+  std::string weights_name;
+  auto outcome = run_rollout(options, work, policy, hooks(progress, weights_name));
+  progress.clear();
+  if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
+  reports.push_back(outcome->report);
+  learned = std::move(outcome->learned);
+  complete = outcome->complete;
+  if (const Status prompts = outcome->prompts; complete && !prompts.ok()) return kept.after(prompts.error());
+  RunJournal journal = std::move(outcome->journal);
+  if (files.html) drawn.push_back(run_of(options, *std::move(outcome)));
+  if (!complete || kept.out == nullptr) return {};
+  if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
+  return journal.clear();
+}
+
+/// Writes report, profile and page; of a run that was stopped, beside their paths.
+Status Runs::write_figures() {
+  const auto write = [this](std::optional<OutputWriter>& file, const std::string& text) -> Status {
+    if (!file) return {};
+    SEER_RETURN_IF_ERROR(file->append(text));
+    return complete ? file->finish() : Status{};
+  };
+  SEER_RETURN_IF_ERROR(write(files.report, options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
+  if (learned && learned->ok()) SEER_RETURN_IF_ERROR(write(files.profile, step_profile_json(**learned)));
+  if (files.profile && learned && !learned->ok()) std::cerr << "seer: warning: no --profile-out: " << learned->error().detail << "\n";
+  return files.html ? write(files.html, sim_html(drawn, settings_text(options), "Rollout")) : Status{};
+}
+
+/// What was done before the command was stopped, and where it is. REQUIRES: write_figures() was called.
+Error Runs::stopped() const {
+  Error error = kept.after(fail(Code::kCancelled, "stopped on request"));
+  if (files.out && kept.out == nullptr) error.detail += cat(" of ", reports.back().policy_text(), "; ", options.out, " is complete");
+  const bool has_profile = files.profile && learned && learned->ok();
+  if (files.report) error.detail += cat("; the report so far is in ", files.report->unfinished_path());
+  if (has_profile) error.detail += cat("; the profile so far is in ", files.profile->unfinished_path());
+  if (files.html) error.detail += cat("; the page so far is in ", files.html->unfinished_path());
+  return error;
+}
+
 }  // namespace
 
 Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& stop) {
   RolloutOptions options = given;
   if (!options.router.engines.empty()) raise_file_limit();  // each request to a server has a connection
-  SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
-  SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
-  SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
-  SEER_RETURN_IF_ERROR(check_two_files("--profile-out", options.profile_out, "--prompts", options.prompts));
-  SEER_RETURN_IF_ERROR(check_two_files("--log-file", options.log.file, "--prompts", options.prompts));
-  // Paths that cannot be written are found before the work, not after it.
-  std::optional<OutputWriter> out, report, html, profile;
-  for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}, {&options.profile_out, &profile}}) {
-    if (path->empty()) continue;
-    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
-    file->emplace(std::move(opened));
-  }
+  SEER_ASSIGN_OR_RETURN(OutputFiles files, open_files(options));
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   std::optional<PromptStream> stream;
   if (options.streams_prompts())
@@ -148,83 +256,19 @@ Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& sto
     SEER_ASSIGN_OR_RETURN(work, load_work(options));
   }
   if (options.runs_here()) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *work.loaded.model(), false));
-  if (const std::string warning = disk_warning(options, work); !warning.empty())
-    std::cerr << "seer: warning: " << warning << "\n";
+  print_warnings(options, work);
 
-  for (const std::string& warning : run_warnings(options, work, find_cpus()))
-    std::cerr << "seer: warning: " << warning << "\n";
-
-  const std::vector<std::string> policies =
-      options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;
-  std::vector<RolloutReport> reports;
-  std::optional<Result<StepProfile>> learned;  // in the last run
-  FailedRequests failed;  // the same under every policy
-  std::vector<SimRun> drawn;
-  bool complete = true;
-  Kept kept{.requests = requests_of(work)};
-  for (const std::string& policy : policies) {
-    Progress progress = make_progress();
-    // All policies give the same responses: with --compare the first one's are written.
-    kept.out = reports.empty() && out ? &*out : nullptr;
-    kept.responses = 0;
-    std::string weights_name;
-    RolloutHooks hooks{
-        .response =
-            [&](const Response& r) -> Status {
-              if (reports.empty()) failed.add(r);
-              if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, weights_name, *kept.out));
-              ++kept.responses;
-              return {};
-            },
-        .progress =
-            [&](const RolloutProgress& p) {
-              progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, steady_us());
-            },
-        .weights_named = [&weights_name](const std::string& name) { weights_name = name; },
-        .stop = &stop,
-        .log = log};
-    if (stream)
-      hooks.more = [&] {
-        MoreGroups more = more_groups(options, *stream, work);
-        for (const GroupSpec& group : more.groups) kept.requests += group.samples;
-        return more;
-      };
-    auto outcome = run_rollout(options, work, policy, hooks);
-    progress.clear();
-    if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
-    reports.push_back(outcome->report);
-    learned = std::move(outcome->learned);
-    complete = outcome->complete;
-    if (const Status prompts = outcome->prompts; complete && !prompts.ok()) return kept.after(prompts.error());
-    RunJournal journal = std::move(outcome->journal);
-    if (html) drawn.push_back(run_of(options, *std::move(outcome)));
-    if (!complete) break;
-    if (kept.out == nullptr) continue;
-    if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
-    SEER_RETURN_IF_ERROR(journal.clear());
-  }
-  std::string unfinished;
-  const auto write = [&](std::optional<OutputWriter>& file, const std::string& what, const std::string& text) -> Status {
-    if (!file) return {};
-    SEER_RETURN_IF_ERROR(file->append(text));
-    if (complete) return file->finish();
-    unfinished += cat("; the ", what, " so far is in ", file->unfinished_path());
-    return {};
-  };
-  SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
-  if (learned && learned->ok()) SEER_RETURN_IF_ERROR(write(profile, "profile", step_profile_json(**learned)));
-  if (profile && learned && !learned->ok()) std::cerr << "seer: warning: no --profile-out: " << learned->error().detail << "\n";
-  if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, settings_text(options), "Rollout")));
+  Runs runs{options, work, stream ? &*stream : nullptr, files, stop, log};
+  runs.kept.requests = requests_of(work);
+  for (const std::string& policy : options.compare.empty() ? std::vector{options.scheduler.policy} : options.compare)
+    if (runs.complete) SEER_RETURN_IF_ERROR(runs.run(policy));
+  SEER_RETURN_IF_ERROR(runs.write_figures());
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
   // If responses go to stdout, as they may when prompts come from stdin, the table must not be among them.
   std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;
-  screen << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
-  if (complete && failed.count > 0) return failed.sentence(options, work, kept.requests);
-  if (complete) return {};
-  Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
-  if (out && kept.out == nullptr) stopped.detail += cat(" of ", reports.back().policy_text(), "; ", options.out, " is complete");
-  stopped.detail += unfinished;
-  return stopped;
+  screen << (runs.reports.size() > 1 ? compare_table(runs.reports, is_coloured) : report_table(runs.reports[0], is_coloured));
+  if (!runs.complete) return runs.stopped();
+  return runs.failed.count > 0 ? Status(runs.failed.sentence(options, work, runs.kept.requests)) : Status{};
 }
 
 }  // namespace seer
