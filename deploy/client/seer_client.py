@@ -11,6 +11,7 @@ Only the standard library is needed. Every error is a SeerError with one sentenc
 """
 import asyncio
 import concurrent.futures
+import os
 import threading
 import time
 import urllib.parse
@@ -491,6 +492,7 @@ class Client:
         self._async = AsyncClient(address, token, tls_ca, **options)
         self._steps: "weakref.WeakSet[_Steps]" = weakref.WeakSet()  # which hold requests between two steps
         self._lock, self._is_closed = threading.Lock(), False        # of what is handed to the loop
+        self._process = os.getpid()  # a forked one has neither the thread nor a lock that another thread held
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="seer_client", daemon=True)
         self._thread.start()
@@ -564,7 +566,7 @@ class Client:
         return self._run(self._async.load())
 
     def close(self) -> None:
-        """Ends all that is under way, on the server too. The client cannot be used again."""
+        """Ends all that is under way, on the server too. The client cannot be used again. Does nothing in a forked process."""
         async def end():
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
@@ -572,6 +574,8 @@ class Client:
             await asyncio.gather(*others, return_exceptions=True)
             await asyncio.gather(*(steps._close() for steps in list(self._steps)), return_exceptions=True)
             await self._async.close()
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -589,10 +593,13 @@ class Client:
         self.close()
 
     def _run(self, work):
+        if os.getpid() != self._process:
+            work.close()
+            raise ClientUnusable("this client belongs to another process: make one for each")
         with self._lock:
-            if self._is_closed or not self._thread.is_alive():
+            if self._is_closed:
                 work.close()
-                raise ClientUnusable("this client was closed" if self._is_closed else "this client belongs to another process: make one for each")
+                raise ClientUnusable("this client was closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
