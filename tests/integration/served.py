@@ -1,11 +1,21 @@
 """Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
-import atexit, contextlib, http.client, json, os, re, signal, subprocess, sys, threading, unittest
+import atexit, contextlib, faulthandler, http.client, json, os, re, signal, subprocess, sys, threading, unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
 SEER = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else f"{ROOT}/build/release/bin/seer"
 MACHINE = ["--threads-per-instance", "1", "--kv-bytes", "16MiB", "--dram-bytes", "64MiB"]
 LONG = {"max_new_tokens": 1500, "ignore_eos": True}  # some hundred steps, unless it is ended
+
+
+def on_alarm(*_):
+    faulthandler.dump_traceback(all_threads=True)
+    raise TimeoutError("the tests take too long: see where each thread was")
+
+
+# ctest would end a test that hangs without a word.
+signal.signal(signal.SIGALRM, on_alarm)
+signal.alarm(int(os.environ.get("SEER_TEST_S", 300)) - 20)
 
 
 def end_of(process):
