@@ -7,6 +7,7 @@
 
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/json_lines.h"
+#include "served/server_dialect.h"
 
 namespace seer {
 namespace {
@@ -143,6 +144,15 @@ bool ServerFleet::takes_part(NodeId id) const {
 size_t ServerFleet::up_count() const {
   const std::lock_guard lock(mutex_);
   return static_cast<size_t>(std::ranges::count_if(known_, [](const auto& server) { return server.second.is_up && !server.second.is_draining; }));
+}
+
+std::vector<std::string> ServerFleet::server_ids() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> ids{own_server_id()};
+  for (const auto& [id, server] : known_)
+    if (server.is_up) ids.insert(ids.end(), server.state.server_ids.begin(), server.state.server_ids.end());
+  ids.resize(std::min(ids.size(), kServerIdsMax));
+  return ids;
 }
 
 uint64_t ServerFleet::weights() const {

@@ -74,6 +74,8 @@ class ServerFleet {
   void weights_move(WeightVersion from) { *moving_ = from.value; }
   bool takes_part(NodeId id) const;  // it is up, and not draining
   size_t up_count() const;
+  /// Of this process, then those that the servers which are up say of themselves; at most kServerIdsMax.
+  std::vector<std::string> server_ids() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
   uint64_t weights() const;
   /// What the servers that are up call their weights; empty: none says. Errors: two call them differently.

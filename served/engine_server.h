@@ -70,6 +70,7 @@ struct ServerState {
   int64_t running = 0, waiting = 0;  // requests now, of all its clients
   double kv_use_share = 0;
   bool is_deterministic = false; // the same request gives the same bits, whatever runs beside it
+  std::vector<std::string> server_ids = {};  // its own, then those of the servers that it passes requests on to
 };
 
 /// Used as the checksum of weights (ClusterIdentity) of a server that only labels them. 0 for an empty label.

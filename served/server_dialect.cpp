@@ -65,6 +65,17 @@ const std::string& own_server_id() {
   return id;
 }
 
+Result<std::vector<std::string>> server_ids_of(const json& info) {
+  std::vector<std::string> ids;
+  const json* const list = field_of(info, "server_ids");
+  if (list == nullptr || !list->is_array()) return ids;
+  for (const json& id : *list)
+    if (id.is_string() && ids.size() < kServerIdsMax) ids.push_back(id.get<std::string>());
+  const auto own = std::ranges::find(ids, own_server_id());
+  if (own == ids.end()) return ids;
+  return fail(Code::kInvalidArgument, own == ids.begin() ? "it is this router itself" : "it passes requests on to this router");
+}
+
 json sampling_fields(const SamplingParams& s) {
   json fields = {{"temperature", s.temperature},
                  {"top_p", s.top_p},

@@ -135,7 +135,7 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
   if (!info.is_object()) return fail(Code::kUnavailable, "neither /server_info nor /get_server_info answers: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
   const bool is_seer = text_of(info, "version") == "seer";
   if (must_be_seer_ && !is_seer) return fail(Code::kInvalidArgument, "it is no `seer serve`: its version is ", text_of(info, "version"));
-  if (text_of(info, "server_id") == own_server_id()) return fail(Code::kInvalidArgument, "it is this router itself");
+  SEER_ASSIGN_OR_RETURN(std::vector<std::string> server_ids, server_ids_of(info));
   is_seer_ = is_seer;
   const int64_t ranks = std::max<int64_t>(1, number_of(info, "dp_size", 1)) * std::max<int64_t>(1, number_of(info, "instances", 1));
   ServerState state{.engine = is_seer ? "Seer" : cat("SGLang ", text_of(info, "version")),
@@ -145,7 +145,8 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
                     .context_tokens = is_seer ? number_of(info, "context_length") : longest_request(info),
                     .rows_max = number_of(info, "max_running_requests") * ranks,
                     .ranks = std::max<int64_t>(1, number_of(info, "tp_size", 1)),
-                    .is_deterministic = is_seer || info.value("enable_deterministic_inference", json(false)) == true};
+                    .is_deterministic = is_seer || info.value("enable_deterministic_inference", json(false)) == true,
+                    .server_ids = std::move(server_ids)};
   if (state.model.empty()) state.model = text_of(info, "model_path");
   if (const json* const internal = field_of(info, "internal_states"); internal != nullptr && internal->is_array() && !internal->empty()) {
     if (state.rows_max == 0) state.rows_max = number_of((*internal)[0], "effective_max_running_requests_per_dp") * ranks;

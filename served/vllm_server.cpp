@@ -134,7 +134,7 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
   const json* const list = field_of(models, "data");
   if (list == nullptr || !list->is_array() || list->empty())
     return fail(Code::kUnavailable, "/v1/models has no model: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
-  if (text_of((*list)[0], "server_id") == own_server_id()) return fail(Code::kInvalidArgument, "it is this router itself");
+  SEER_ASSIGN_OR_RETURN(std::vector<std::string> server_ids, server_ids_of((*list)[0]));
   model_ = text_of((*list)[0], "id");
   has_generate_ = answers[4].status == 400 || answers[4].status == 422;
   const std::string metrics = answers[2].status == 200 ? answers[2].body : "";
@@ -153,7 +153,8 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
                      .ranks = std::max<int64_t>(1, number_of(json_of(answers[5]), "world_size", 1)),
                      .running = static_cast<int64_t>(metric("vllm:num_requests_running")),
                      .waiting = static_cast<int64_t>(metric("vllm:num_requests_waiting")),
-                     .kv_use_share = std::max(metric("vllm:kv_cache_usage_perc"), metric("vllm:gpu_cache_usage_perc"))};
+                     .kv_use_share = std::max(metric("vllm:kv_cache_usage_perc"), metric("vllm:gpu_cache_usage_perc")),
+                     .server_ids = std::move(server_ids)};
 }
 
 std::vector<HttpAsk> VllmServer::update_weights(const std::string& folder, const std::string& label) const {

@@ -33,6 +33,7 @@ struct ServedModel {
   int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
   std::function<int64_t()> instances_up = [] { return 0; }, instances_expected = [] { return 0; };  // now; thread-safe
+  std::function<std::vector<std::string>()> server_ids = [] { return std::vector<std::string>(); };  // as a router reads them; thread-safe
   bool gives_kept_ids = true;                  // LogprobMode::kKept is possible
 };
 

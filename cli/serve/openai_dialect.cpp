@@ -381,7 +381,7 @@ bool OpenaiDialect::handle(HttpRequest& request, const Reply& reply) {
 void OpenaiDialect::models(const HttpRequest& request, const Reply& reply) {
   const ServedModel& served = front_.model();
   const Out model = {{"id", served.name}, {"object", "model"}, {"created", created_s_}, {"owned_by", "seer"}, {"root", served.folder},
-                     {"max_model_len", std::min(served.tokens_max, served.config.context_tokens_max)}, {"server_id", own_server_id()}};
+                     {"max_model_len", std::min(served.tokens_max, served.config.context_tokens_max)}, {"server_ids", served.server_ids()}};
   if (request.path == "/v1/models") return reply->send(200, json_text({{"object", "list"}, {"data", Out::array({model})}}));
   const std::string name = decode_percent(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (name == served.name) return reply->send(200, json_text(model));

@@ -40,6 +40,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
   int64_t instances_expected() const override {
     return std::ranges::count_if(servers_.all(), [](const auto& server) { return !server.second.is_draining; });
   }
+  std::vector<std::string> server_ids() const override { return servers_.server_ids(); }
   uint64_t weights() const override { return servers_.weights(); }
   Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory>) override {
     SEER_CHECK(false, name);

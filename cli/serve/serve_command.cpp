@@ -171,6 +171,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .seed = options.seed,
                .instances_up = [&to = *machines] { return to.instances_up(); },
                .instances_expected = [&to = *machines] { return to.instances_expected(); },
+               .server_ids = [&to = *machines] { return to.server_ids(); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);

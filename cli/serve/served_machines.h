@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/gateway_actor.h"
 #include "actors/log.h"
@@ -10,6 +11,7 @@
 #include "cli/machine_parts.h"
 #include "gpu/model/weight_memory.h"
 #include "protocols/result.h"
+#include "served/server_dialect.h"
 
 namespace seer {
 
@@ -32,6 +34,8 @@ class ServedMachines {
   virtual int64_t instances_up() const = 0;
   /// Instances that there should be: also those of machines that were lost not long ago.
   virtual int64_t instances_expected() const = 0;
+  /// Names of this process and of the servers that it passes requests on to (server_ids_of()). Thread-safe.
+  virtual std::vector<std::string> server_ids() const { return {own_server_id()}; }
   /// Checksum of their weights at the start (ClusterIdentity).
   virtual uint64_t weights() const = 0;
   virtual GatewayFleet gateway_fleet() = 0;

@@ -273,6 +273,35 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
   front.run(std::move(call), reply);
 }
 
+/// What /update_weights_from_disk asks for.
+struct DiskUpdate {
+  std::string folder;
+  WeightLabel label;
+  InFlight in_flight = InFlight::kFinish;
+};
+
+Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion running) {
+  const auto wrong = [](const auto&... what) { return fail(Code::kInvalidArgument, what...); };
+  SEER_ASSIGN_OR_RETURN(const Json body, read_object(text));
+  if (given_field(body, "version") != nullptr) return wrong("version is unknown: expected weight_version");
+  SEER_ASSIGN_OR_RETURN(const std::string folder, text_field(body, "model_path"));
+  SEER_ASSIGN_OR_RETURN(const std::string version, text_field(body, "weight_version"));
+  SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "mode"));
+  if (folder.empty()) return wrong("model_path is missing: expected a folder with safetensors files");
+  if (folder.size() > kPathBytesMax || folder.find('\0') != std::string::npos)
+    return wrong("model_path has ", folder.size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0");
+  const Json* const given = given_field(body, "weight_version");  // a number counts as those here do
+  const bool is_of_trainer = given != nullptr && given->is_string();
+  SEER_ASSIGN_OR_RETURN(const WeightLabel label, is_of_trainer ? read_trainer_label("weight_version", version, running)
+                                                               : read_weight_label("weight_version", version));
+  SEER_ASSIGN_OR_RETURN(InFlight in_flight, read_update_mode(mode));
+  SEER_ASSIGN_OR_RETURN(const bool aborts, boolean_field(body, "abort_all_requests", in_flight == InFlight::kAbort));
+  if (mode.empty() && !aborts) in_flight = InFlight::kFinish;
+  if (aborts != (in_flight == InFlight::kAbort))
+    return wrong("abort_all_requests is ", aborts ? "true" : "false", ", and mode is ", json_string(mode), ": expected one of them alone");
+  return DiskUpdate{folder, label, in_flight};
+}
+
 }  // namespace
 
 bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
@@ -308,7 +337,7 @@ void SglangDialect::server_info(const Reply& reply) {
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
                             {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
-                            {"instances", model.instances_up()}, {"server_id", own_server_id()},
+                            {"instances", model.instances_up()}, {"server_ids", model.server_ids()},
                             {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }
@@ -389,34 +418,15 @@ void SglangDialect::flush(const Reply& reply) {
 }
 
 void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& reply) {
-  const auto send = [reply](int status, const std::string& message) {
+  const auto answer = [reply](int status, const std::string& message) {
     reply->send(status, json_text({{"success", status == 200}, {"message", message}, {"num_paused_requests", 0}}));
   };
-  const auto answer = [send](bool success, const std::string& message) { send(success ? 200 : 400, message); };
-  const Result<Json> body = read_object(request.body);
-  if (!body.ok()) return answer(false, body.error().detail);
-  if (given_field(*body, "version") != nullptr) return answer(false, "version is unknown: expected weight_version");
-  const Result<std::string> folder = text_field(*body, "model_path"), version = text_field(*body, "weight_version"), mode = text_field(*body, "mode");
-  for (const auto* field : {&folder, &version, &mode})
-    if (!field->ok()) return answer(false, field->error().detail);
-  if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
-  if (folder->size() > kPathBytesMax || folder->find('\0') != std::string::npos)
-    return answer(false, cat("model_path has ", folder->size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0"));
-  const Json* const given = given_field(*body, "weight_version");  // a number counts as those here do
-  const Result<WeightLabel> label = given != nullptr && given->is_string() ? read_trainer_label("weight_version", *version, front_.version())
-                                                                           : read_weight_label("weight_version", *version);
-  if (!label.ok()) return answer(false, label.error().detail);
-  Result<InFlight> in_flight = read_update_mode(*mode);
-  if (!in_flight.ok()) return answer(false, in_flight.error().detail);
-  const Result<bool> aborts = boolean_field(*body, "abort_all_requests", *in_flight == InFlight::kAbort);
-  if (!aborts.ok()) return answer(false, aborts.error().detail);
-  if (mode->empty() && !*aborts) in_flight = InFlight::kFinish;
-  if (*aborts != (*in_flight == InFlight::kAbort))
-    return answer(false, cat("abort_all_requests is ", *aborts ? "true" : "false", ", and mode is ", json_string(*mode), ": expected one of them alone"));
-  if (front_.is_updating()) return send(409, kUpdateIsUnderWay);
-  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, *label, [this, answer](const WeightsDone& done) {
-    if (!done.status.ok()) return answer(false, done.status.error().detail);
-    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), done.who_is_out(), "."));
+  const Result<DiskUpdate> update = read_disk_update(request.body, front_.version());
+  if (!update.ok()) return answer(400, update.error().detail);
+  if (front_.is_updating()) return answer(409, kUpdateIsUnderWay);
+  front_.update_weights({.version = {}, .folder = update->folder}, update->in_flight, update->label, [this, answer](const WeightsDone& done) {
+    if (!done.status.ok()) return answer(400, done.status.error().detail);
+    answer(200, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), done.who_is_out(), "."));
   });
 }
 

@@ -263,6 +263,16 @@ class ChangingServersTest(unittest.TestCase):
         self.assertEqual(router.call("DELETE", "/workers/worker-9")[0], 404)
         self.assertEqual(router.call("POST", "/workers", {"url": "https://x"})[0], 400)
 
+    def test_routers_of_each_other_give_no_circle(self):
+        first = Router([("seer", self.start())])
+        self.addCleanup(first.stop)
+        second = Router([("seer", first)])
+        self.addCleanup(second.stop)
+        first.post("/workers", {"url": f"http://127.0.0.1:{second.port}", "kind": "seer"}, 202)
+        first.wait_for(lambda: any("it passes requests on to this router" in (worker["error"] or "") for worker in first.workers()))
+        self.while_running(second, lambda: None)
+        self.assertEqual([first.up(), second.up()], [1, 1])
+
     def test_requests_wait_for_the_next_server_when_the_last_is_taken_off_the_list(self):
         servers = [self.start(), self.start()]
         router = Router([("seer", servers[0])], "--chunk-tokens", "32")

@@ -373,15 +373,19 @@ TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whe
   CHECK_FALSE(make_dialect(ServerKind::kSeer)->state({{200, info}, {200, info}, {200, loads}}).ok());
 }
 
-TEST_CASE("served dialects: `seer serve` is known by what it says, so that it gets whole seeds, and a router is no server of its own") {
+TEST_CASE("served dialects: `seer serve` is known by what it says, so that it gets whole seeds, and a router is no server of its own, nor of those behind it") {
   const auto sglang = make_dialect(ServerKind::kSglang);
-  const auto info = [](const std::string& id) { return json{{"version", "seer"}, {"max_total_num_tokens", 1000}, {"context_length", 4096}, {"server_id", id}}.dump(); };
+  const auto info = [](const std::vector<std::string>& ids) {
+    return json{{"version", "seer"}, {"max_total_num_tokens", 1000}, {"context_length", 4096}, {"server_ids", ids}}.dump();
+  };
   CHECK(json::parse(sglang->generate(kChunk).body)["sampling_params"]["sampling_seed"] != kChunk.seed);
-  const auto state = sglang->state({{200, info("another")}, {0, ""}, {0, ""}});
+  const auto state = sglang->state({{200, info({"another", "behind it"})}, {0, ""}, {0, ""}});
   REQUIRE(state.ok());
+  CHECK(state->server_ids == std::vector<std::string>{"another", "behind it"});
   CHECK(state->engine == "Seer");
   CHECK(json::parse(sglang->generate(kChunk).body)["sampling_params"]["sampling_seed"] == kChunk.seed);
-  CHECK(sglang->state({{200, info(own_server_id())}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
-  const std::string models = json{{"data", {{{"id", "m"}, {"server_id", own_server_id()}}}}}.dump();
+  CHECK(sglang->state({{200, info({own_server_id(), "another"})}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
+  CHECK(sglang->state({{200, info({"another", own_server_id()})}, {0, ""}, {0, ""}}).error().detail == "it passes requests on to this router");
+  const std::string models = json{{"data", {{{"id", "m"}, {"server_ids", {own_server_id()}}}}}}.dump();
   CHECK(VllmServer().state({{200, models}, {0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}}).error().detail == "it is this router itself");
 }
