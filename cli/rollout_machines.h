@@ -22,7 +22,7 @@ namespace seer {
 class RolloutMachines {
  public:
   /// Starts them, or connects to them. Fills in the fields of `config` that they decide. Once `stop` is set, it no longer waits for
-  /// others. REQUIRES: options, work and stop outlive them.
+  /// others. REQUIRES: all but `config` outlive them.
   static Result<std::unique_ptr<RolloutMachines>> open(const RolloutOptions& options, const RolloutWork& work, const std::atomic<bool>& stop,
                                                        const EventLog& log, RolloutConfig& config);
   RolloutMachines(const RolloutMachines&) = delete;

@@ -476,6 +476,7 @@ void Session::on_head(error_code error) {
   if (auto upload = server_.upload_opener()(head, body_bytes)) return receive(head.path, std::move(upload));
   if (body_bytes.value_or(0) > server_.config().body_bytes_max) return refuse_body();
   parser_->body_limit(server_.config().body_bytes_max);
+  // A chunked body does not say how long it is.
   const uint64_t bytes = parser_->chunked() ? server_.config().body_bytes_max : body_bytes.value_or(0);
   if (bytes <= kSmallBodyBytes) return read_body();
   wait_for_room(bytes);
