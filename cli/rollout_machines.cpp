@@ -27,8 +27,6 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
               ": the least that works is ", blocks * engine.block_bytes);
 }
 
-using LoadHistories = std::map<InstanceId, std::shared_ptr<LoadHistory>>;
-
 /// With --html, a history for each instance; else none.
 LoadHistories make_histories(const RolloutOptions& options) {
   LoadHistories histories;

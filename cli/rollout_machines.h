@@ -19,6 +19,8 @@
 
 namespace seer {
 
+using LoadHistories = std::map<InstanceId, std::shared_ptr<LoadHistory>>;
+
 class RolloutMachines {
  public:
   /// Starts them, or connects to them. Fills in the fields of `config` that they decide. Once `stop` is set, it no longer waits for
@@ -54,7 +56,7 @@ class RolloutMachines {
   std::string weights_name_;
   // Each is used by those below it until they are destroyed.
   SlowWork aside_;
-  std::map<InstanceId, std::shared_ptr<LoadHistory>> histories_;
+  LoadHistories histories_;
   std::optional<ServerFleet> servers_;
   SeerConfig config_{kActorThreads};
   std::optional<rt::system> local_system_;  // without a cluster: opens no port

@@ -1,10 +1,10 @@
-// BodyRoom: bounds the memory of request bodies that are being read, of all connections together. Bodies that find no room wait for it,
-// in their order. Used by http_server. Not thread-safe.
+// BodyRoom: bounds the memory of request bodies that are being read, of all connections together. Bodies for which there is no room
+// wait in order of arrival. Used by http_server. Not thread-safe.
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <utility>
 
 namespace seer {
@@ -13,15 +13,18 @@ class BodyRoom {
  public:
   explicit BodyRoom(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  /// Calls `read` once there is room for a body of so many bytes: now or in a later call of leave(). It returns false if the body is no
-  /// longer wanted. Else leave() has to follow. A body larger than all room is read alone.
-  void enter(uint64_t bytes, std::function<bool()> read) {
-    waiting_.push_back({bytes, std::move(read)});
+  /// Calls `read` as soon as there is room for the body: before it returns, or in a later call of leave(). Returns the body's number,
+  /// which is never 0. A body larger than bytes_max is read alone. REQUIRES: `read` does not call leave().
+  uint64_t enter(uint64_t bytes, std::function<void()> read) {
+    waiting_.emplace(++last_, Waiting{std::min(bytes, bytes_max_), std::move(read)});
     let_in();
+    return last_;
   }
-  /// The body no longer takes memory.
-  void leave(uint64_t bytes) {
-    used_ -= taken_by(bytes);
+  bool waits(uint64_t number) const { return waiting_.contains(number); }
+  /// The body needs no room any more, whether it waits or is read. Ignored if it has left before.
+  void leave(uint64_t number) {
+    waiting_.erase(number);
+    if (const auto body = reading_.extract(number); !body.empty()) used_ -= body.mapped();
     let_in();
   }
   uint64_t used() const { return used_; }
@@ -29,22 +32,22 @@ class BodyRoom {
  private:
   struct Waiting {
     uint64_t bytes = 0;
-    std::function<bool()> read;
+    std::function<void()> read;
   };
-  uint64_t taken_by(uint64_t bytes) const { return std::min(bytes, bytes_max_); }
 
   void let_in() {
-    while (!waiting_.empty() && used_ + taken_by(waiting_.front().bytes) <= bytes_max_) {
-      const Waiting next = std::move(waiting_.front());
-      waiting_.pop_front();
-      used_ += taken_by(next.bytes);  // before the call, which may lead to leave()
-      if (!next.read()) used_ -= taken_by(next.bytes);
+    while (!waiting_.empty() && used_ + waiting_.begin()->second.bytes <= bytes_max_) {
+      const auto next = waiting_.extract(waiting_.begin());
+      used_ += next.mapped().bytes;
+      reading_.emplace(next.key(), next.mapped().bytes);
+      next.mapped().read();
     }
   }
 
   const uint64_t bytes_max_;
-  uint64_t used_ = 0;
-  std::deque<Waiting> waiting_;  // at most one for each connection, and those that closed since
+  uint64_t used_ = 0, last_ = 0;
+  std::map<uint64_t, Waiting> waiting_;   // by number
+  std::map<uint64_t, uint64_t> reading_;  // bytes by number
 };
 
 }  // namespace seer

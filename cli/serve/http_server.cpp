@@ -139,8 +139,6 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_head(error_code error);
   void ask_for_body();
   void read_body();
-  void wait_for_room(uint64_t bytes);
-  void leave_room();
   void on_body(error_code error);
   void on_unread(error_code error);
   void receive(const std::string& path, std::shared_ptr<HttpUpload> upload);
@@ -166,8 +164,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<PartParser> part_parser_;
   std::vector<char> part_;
   std::optional<http::request<http::string_body>> next_;  // read while another one is at work
-  uint64_t room_bytes_ = 0;             // that its body takes of BodyRoom
-  bool waits_for_room_ = false;
+  uint64_t body_number_ = 0;            // in BodyRoom, of the body that waits or is read; 0: it needs no room
   std::optional<HttpRefusal> refusal_;  // of what came while another request was at work: it is sent after that one's answer
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0, sent_bytes_ = 0;  // the second: of the first of `unsent_`
@@ -397,7 +394,7 @@ void Session::close() {
   close_socket();
   upload_.reset();
   room_ = {};
-  leave_room();
+  server_.bodies().leave(body_number_);
   if (const auto gone = std::exchange(gone_, {}); gone && is_at_work_) gone();
   server_.remove(shared_from_this());
 }
@@ -412,8 +409,10 @@ void Session::expect_request() {
   deadline_.expires_after(std::chrono::seconds(silence_s()));
   deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
     if (cancelled || is_at_work_) return;
-    if (waits_for_room_ && !is_writing_)
+    if (server_.bodies().waits(body_number_) && !is_writing_) {
+      server_.bodies().leave(body_number_);
       return refuse(503, cat("there is no room for the body: those of other requests take all ", server_.config().bodies_bytes_max, " bytes; send it again"));
+    }
     if (upload_ == nullptr || is_writing_) return close();
     is_silent_ = true;
     cancel();
@@ -479,28 +478,14 @@ void Session::on_head(error_code error) {
   // A chunked body does not say how long it is.
   const uint64_t bytes = parser_->chunked() ? server_.config().body_bytes_max : body_bytes.value_or(0);
   if (bytes <= kSmallBodyBytes) return read_body();
-  wait_for_room(bytes);
+  body_number_ = server_.bodies().enter(bytes, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->read_body();
+  });
 }
 
 void Session::read_body() {
   ask_for_body();
   async_read_body(buffer_, *parser_, [this](error_code error) { on_body(error); });
-}
-
-void Session::wait_for_room(uint64_t bytes) {
-  waits_for_room_ = true;
-  server_.bodies().enter(bytes, [weak = weak_from_this(), bytes] {
-    const auto self = weak.lock();
-    if (!self || !std::exchange(self->waits_for_room_, false)) return false;
-    self->room_bytes_ = bytes;
-    self->read_body();
-    return true;
-  });
-}
-
-void Session::leave_room() {
-  waits_for_room_ = false;
-  if (const uint64_t bytes = std::exchange(room_bytes_, 0); bytes > 0) server_.bodies().leave(bytes);
 }
 
 /// The client may wait for this before it sends the body.
@@ -581,7 +566,6 @@ void Session::refuse(int status, std::string_view message, std::string path) {
     return discard();  // which tells when the client goes
   }
   deadline_.cancel();
-  waits_for_room_ = false;
   is_head_ = upload_ == nullptr && parser_->is_header_done() && parser_->get().method() == http::verb::head;
   if (!std::exchange(upload_, nullptr)) path_ = std::move(path);
   keeps_alive_ = false;
@@ -594,7 +578,7 @@ void Session::handle() {
   http::request<http::string_body> message = *std::exchange(next_, {});
   HttpRequest request = request_of(message);
   request.body = std::move(message.body());
-  leave_room();
+  server_.bodies().leave(std::exchange(body_number_, 0));
   path_ = request.path;
   auto reply = begin_work(message, message.keep_alive());
   server_.handler()(std::move(request), std::move(reply));

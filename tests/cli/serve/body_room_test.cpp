@@ -9,63 +9,49 @@ using namespace seer;
 namespace {
 
 struct Bench {
-  void enter(int body, uint64_t bytes, bool wanted = true) {
-    room.enter(bytes, [this, body, wanted] {
-      if (wanted) read.push_back(body);
-      return wanted;
-    });
+  uint64_t enter(uint64_t bytes) {
+    return room.enter(bytes, [this, bytes] { read.push_back(bytes); });
   }
   BodyRoom room{100};
-  std::vector<int> read;
+  std::vector<uint64_t> read;  // bytes of bodies, as they were read
 };
+
+using Bytes = std::vector<uint64_t>;
 
 }  // namespace
 
 TEST_CASE("body room: a body that finds no room waits, and no later one passes it") {
   Bench b;
-  b.enter(1, 60);
-  b.enter(2, 60);
-  b.enter(3, 10);
-  CHECK(b.read == std::vector{1});
+  const uint64_t first = b.enter(60), second = b.enter(61);
+  b.enter(10);
+  CHECK(b.read == Bytes{60});
   CHECK(b.room.used() == 60);
-  b.room.leave(60);
-  CHECK(b.read == std::vector{1, 2, 3});
-  CHECK(b.room.used() == 70);
+  CHECK(!b.room.waits(first));
+  CHECK(b.room.waits(second));
+  b.room.leave(first);
+  CHECK(b.read == Bytes{60, 61, 10});
+  CHECK(b.room.used() == 71);
 }
 
-TEST_CASE("body room: bodies that are no longer wanted take no room") {
+TEST_CASE("body room: a body that leaves while it waits is not read, and lets later ones in") {
   Bench b;
-  b.enter(1, 100);
-  b.enter(2, 100, false);
-  b.enter(3, 100);
-  b.room.leave(100);
-  CHECK(b.read == std::vector{1, 3});
-  b.room.leave(100);
-  CHECK(b.room.used() == 0);
+  const uint64_t first = b.enter(60), second = b.enter(100);
+  b.enter(40);
+  b.room.leave(second);
+  CHECK(b.read == Bytes{60, 40});
+  b.room.leave(first);
+  b.room.leave(first);  // ignored
+  CHECK(b.room.used() == 40);
 }
 
 TEST_CASE("body room: a body larger than all room is read alone") {
   Bench b;
-  b.enter(1, 1);
-  b.enter(2, 1000);
-  b.enter(3, 1);
-  CHECK(b.read == std::vector{1});
-  b.room.leave(1);
-  CHECK(b.read == std::vector{1, 2});
-  b.room.leave(1000);
-  CHECK(b.read == std::vector{1, 2, 3});
-  CHECK(b.room.used() == 1);
-}
-
-TEST_CASE("body room: a body may leave as soon as it is read") {
-  BodyRoom room(100);
-  int read = 0;
-  for (int i = 0; i < 5; ++i)
-    room.enter(80, [&] {
-      ++read;
-      room.leave(80);
-      return true;
-    });
-  CHECK(read == 5);
-  CHECK(room.used() == 0);
+  const uint64_t small = b.enter(1), large = b.enter(1000);
+  b.enter(2);
+  CHECK(b.read == Bytes{1});
+  b.room.leave(small);
+  CHECK(b.read == Bytes{1, 1000});
+  b.room.leave(large);
+  CHECK(b.read == Bytes{1, 1000, 2});
+  CHECK(b.room.used() == 2);
 }
