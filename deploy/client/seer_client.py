@@ -11,6 +11,7 @@ Only the standard library is needed. Every error is a SeerError with one sentenc
 """
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -39,9 +40,17 @@ ROLLOUTS = "/seer/v1/rollouts"
 WEIGHTS = "/seer/v1/weights"
 
 
+def _cancel(tasks) -> None:
+    """From any thread."""
+    for task in tasks:
+        with contextlib.suppress(RuntimeError):  # its loop was closed
+            if not task.done():
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+
 class _AsyncSteps:
-    """What an asynchronous generator yields, for any number of tasks: each item goes to one of them. aclose() ends it, and with it the step
-    that is under way."""
+    """What an asynchronous generator yields, for any number of tasks: each item goes to one of them. One that is cancelled leaves the step
+    that is under way to the next. aclose() ends the generator and its step, as does forgetting this."""
 
     def __init__(self, generator):
         self._generator, self._stepping = generator, asyncio.Lock()  # a generator takes one step at a time
@@ -55,13 +64,10 @@ class _AsyncSteps:
         async with self._stepping:
             if self._is_closed:
                 raise StopAsyncIteration
-            step = self._step = asyncio.ensure_future(self._generator.__anext__())
-            try:
-                await asyncio.wait([step])
-            except BaseException:
-                step.cancel()
-                await asyncio.gather(step, return_exceptions=True)
-                raise
+            if self._step is None:
+                self._step = asyncio.ensure_future(self._generator.__anext__())
+            await asyncio.wait([self._step])
+            step, self._step = self._step, None
             if self._is_closed and step.cancelled():
                 raise StopAsyncIteration
             return step.result()
@@ -71,7 +77,13 @@ class _AsyncSteps:
         if self._step is not None:
             self._step.cancel()
         async with self._stepping:
+            if self._step is not None:  # nobody waits for it
+                await asyncio.gather(self._step, return_exceptions=True)
             await self._generator.aclose()
+
+    def __del__(self):
+        if self._step is not None:
+            _cancel([self._step])
 
 
 class AsyncRollout(_AsyncSteps):
@@ -174,7 +186,8 @@ class AsyncRollout(_AsyncSteps):
 
 
 class AsyncGroup:
-    """The responses of a group, as they finish. After an error, or close(), those that are left are ended on the server too."""
+    """The responses of a group, as they finish. After an error, or close(), those that are left are ended on the server too, as are those
+    of a group that was forgotten. A task that is cancelled while it waits leaves them to the next."""
 
     def __init__(self, requests):
         self._done: asyncio.Queue = asyncio.Queue()
@@ -188,21 +201,24 @@ class AsyncGroup:
 
     async def __anext__(self) -> Response:
         async with self._taking:
+            task = await self._done.get() if self._left > 0 else None
+            if self._left == 0:  # there were no more, or it was closed meanwhile
+                raise StopAsyncIteration
+            self._left -= 1
             try:
-                task = await self._done.get() if self._left > 0 else None
-                if self._left > 0:  # else it was closed meanwhile
-                    self._left -= 1
-                    return task.result()
+                return task.result()
             except BaseException:
                 await self.close()
                 raise
-        raise StopAsyncIteration
 
     async def close(self) -> None:
         self._left = 0
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def __del__(self):
+        _cancel(self._tasks)
 
 
 class AsyncClient:

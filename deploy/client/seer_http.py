@@ -10,6 +10,7 @@ TWO POOLS  Requests for responses may all wait for hours. Control requests have 
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import ssl
 import time
@@ -105,6 +106,19 @@ def error_of(answer: Answer) -> SeerError:
 
 class _NothingAnswered(Exception):
     """The connection ended before the first byte of an answer."""
+
+
+class _Writer(asyncio.StreamWriter):
+    """In a forked process it closes nothing when it is forgotten: that would stop the parent's loop, which has the same epoll, from
+    hearing of the connection."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._process = os.getpid()
+
+    def __del__(self):
+        if os.getpid() == self._process and hasattr(asyncio.StreamWriter, "__del__"):
+            super().__del__()
 
 
 class _Connection:
@@ -381,10 +395,19 @@ class Http:
 
     @staticmethod
     async def _in_time(what, timeout_s: float, name: str):
+        # Not with asyncio.wait_for(): before Python 3.12 it forgets that it was cancelled if the result is there by then.
+        task = asyncio.ensure_future(what)
         try:
-            return await asyncio.wait_for(what, timeout_s)
-        except asyncio.TimeoutError:
-            raise TimedOut(f"{name}: no answer within {timeout_s:g} s") from None
+            await asyncio.wait([task], timeout=timeout_s)
+            if task.done():
+                return task.result()
+            raise TimedOut(f"{name}: no answer within {timeout_s:g} s")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # else asyncio warns that nobody asked for it
 
     @contextlib.asynccontextmanager
     async def _asked(self, method: str, path: str, body, may_repeat: bool):
@@ -450,7 +473,6 @@ class Http:
             if connection.is_usable():
                 return connection
             connection.close()
-        # Not with asyncio.wait_for(): before Python 3.12 it forgets that it was cancelled if the connection is there by then.
         connecting = asyncio.ensure_future(self._connect())
         try:
             await asyncio.wait([connecting], timeout=CONNECT_S)
@@ -468,10 +490,13 @@ class Http:
         infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for left, (*_, place) in zip(range(len(infos) - 1, -1, -1), infos):
             try:
-                reader, writer = await asyncio.open_connection(place[0], place[1], ssl=self._tls, limit=HEAD_BYTES_MAX,
-                                                               server_hostname=host if self._tls else None)
-                keep_alive(writer.get_extra_info("socket"))
-                return _Connection(reader, writer)
+                loop = asyncio.get_running_loop()
+                reader = asyncio.StreamReader(limit=HEAD_BYTES_MAX, loop=loop)
+                protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+                transport, _ = await loop.create_connection(lambda: protocol, place[0], place[1], ssl=self._tls,
+                                                            server_hostname=host if self._tls else None)
+                keep_alive(transport.get_extra_info("socket"))
+                return _Connection(reader, _Writer(transport, protocol, reader, loop))
             except OSError:
                 if left == 0:
                     raise

@@ -77,6 +77,96 @@ class EndsTest(ServedTest):
             self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(self.client.health())
 
+    def test_a_forked_process_that_forgets_a_client_leaves_its_parents_connections_alone(self):
+        client = Client(f"127.0.0.1:{self.served.port}", timeout_s=10)
+        client.generate([2, 3, 4], sampling=SHORT)
+        child = os.fork()
+        if child == 0:
+            del client
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(len(client.generate([2, 3, 4], sampling=SHORT).tokens), 20)
+        client.close()
+
+    def test_an_iterator_can_be_closed_at_any_moment(self):
+        line = b'{"type": "accepted", "rollout_id": "any"}\n'
+        answer = (b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n",
+                  b"%x\r\n%s\r\n" % (len(line), line))
+
+        async def close_after(turns, parts, close):
+            answered = asyncio.Event()
+
+            async def serve(reader, writer):
+                await reader.readuntil(b"\r\n\r\n")
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                answered.set()
+                await reader.read()
+                writer.close()
+            async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+                rollout = AsyncClient("127.0.0.1:%d" % server.sockets[0].getsockname()[1]).rollout([], open=True, rollout_id="any")
+                step = asyncio.ensure_future(rollout.__anext__())
+                await answered.wait()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                ended = asyncio.ensure_future(close(rollout, step))
+                self.assertTrue((await asyncio.wait([ended], timeout=10))[0], f"it hangs when closed {turns} turns after {len(parts)} parts")
+                await ended
+
+        async def close_only(rollout, step):
+            await rollout.aclose()
+            with self.assertRaises(StopAsyncIteration):
+                await step
+
+        async def cancel_first(rollout, step):
+            step.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await step
+            await rollout.aclose()
+        for turns in range(12):
+            for parts in (answer, [b"".join(answer)]):
+                for close in (close_only, cancel_first):
+                    asyncio.run(close_after(turns, parts, close))
+
+    def test_a_step_that_is_given_up_is_left_to_the_next_one(self):
+        async def poll(responses):
+            found, given_up = [], 0
+            while True:
+                try:
+                    found.append(await asyncio.wait_for(responses.__anext__(), 0.003))
+                except asyncio.TimeoutError:
+                    given_up += 1
+                except StopAsyncIteration:
+                    return found, given_up
+
+        async def poll_all():
+            async with AsyncClient(f"127.0.0.1:{self.served.port}") as client:
+                sampling = {"max_new_tokens": 1000, "ignore_eos": True}
+                rollout = client.rollout([{"prompt_ids": [2, 3, 4], "n": 4, "sampling": sampling}])
+                for responses in (rollout, client.generate_group([2, 3, 4], 4, sampling=sampling)):
+                    found, given_up = await poll(responses)
+                    self.assertEqual(len(found), 4)
+                    self.assertGreater(given_up, 0)
+                self.assertEqual(rollout.summary["responses"], 4)
+                found, given_up = await poll(client.stream([2, 3, 4], sampling=SHORT))
+                self.assertEqual((len(found[-1].tokens), found[-1].finish_reason), (20, "length"))
+        asyncio.run(poll_all())
+
+    def test_an_iterator_that_is_forgotten_ends_its_requests(self):
+        async def forget():
+            async with AsyncClient(f"127.0.0.1:{self.served.port}") as client:
+                for make in (lambda: client.generate_group([2, 3, 4], 2, sampling=LONG), lambda: client.stream([2, 3, 4], sampling=LONG)):
+                    responses = make()
+                    with self.assertRaises(asyncio.TimeoutError):
+                        while True:
+                            await asyncio.wait_for(responses.__anext__(), 0.0001)
+                    await asyncio.to_thread(wait_until, self.client, lambda load: load.running > 0)
+                    del responses
+                    await asyncio.to_thread(wait_until, self.client, is_idle)
+        self.assertAborts(3, lambda: asyncio.run(forget()))
+
     def test_a_client_that_cannot_be_used_any_more_says_why(self):
         address = f"127.0.0.1:{self.served.port}"
         closed, client = Client(address), AsyncClient(address)
