@@ -27,11 +27,11 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
 
 constexpr int64_t kAskTimeoutUs = 2'000'000;    // after that, a silent directory is given up
 constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may have to read from its disk
-constexpr size_t kAbandonedMax = 1024;
+constexpr int64_t kColdSilentUs = 10'000'000;   // if no cold read, write or lease ends for that long, openings do without
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
 constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
 /// Kinds of a Tick.
-enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound };
+enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound, kLookAtOpens };
 
 }  // namespace
 
@@ -159,7 +159,7 @@ void KvNodeActor::on_room() {
     if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits == Pull::Waits::kForRoom) break;
   }
   for (size_t left = parked.size(); left > 0; --left) {
-    keep(parked.front().ask.what.owner);  // its blocks may have been released meanwhile
+    keep(parked.front().ask.what.owner);  // which may have been released meanwhile
     if (!try_reserve(parked.front().ask, true)) return;  // the oldest goes first, so the others wait too
     parked.pop_front();
   }
@@ -168,6 +168,7 @@ void KvNodeActor::on_room() {
 /// An instance whose chunks all wait here computes nothing, so no wait may last.
 void KvNodeActor::refuse_parked() {
   while (!parked.empty() && rt::now_us(self) - parked.front().since_us >= kParkedMaxUs) {
+    keep(parked.front().ask.what.owner);  // which may have been released meanwhile
     (void)try_reserve(parked.front().ask, false);
     parked.pop_front();
   }
@@ -204,16 +205,32 @@ bool KvNodeActor::is_worth_fetching(const KvOpening& what, size_t here) const {
 }
 
 void KvNodeActor::open_here(const OpenBlocks& ask) {
+  const Client* const asker = find_client(ask.reply_to);
   tiers->open(ask.what.owner, keys_of(ask.what.blocks),
-              [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
+              [this, op = ask.what.op, reply_to = ask.reply_to, number = asker != nullptr ? asker->number : 0](OpenResult result) {
                 const Client* to = find_client(reply_to);
-                if (to == nullptr) return (void)tiers->close(result.lease);  // the client died meanwhile
+                if (to == nullptr || to->number != number) return (void)tiers->close(result.lease);  // it was down meanwhile
                 if (result.lease.value != 0) leases.emplace(result.lease.value, to->number);
                 KvOpened opened{.op = op, .lease = result.lease.value, .node = config.node, .epoch = parts.epoch};
                 for (const OpenBlock& b : result.blocks) opened.blocks.push_back({b.slot, b.generation, b.crc32c});
                 opened_blocks += static_cast<int64_t>(result.blocks.size());
                 rt::tell(self, reply_to, std::move(opened));
               });
+  watch_opens();
+}
+
+void KvNodeActor::watch_opens() {
+  if (watches_opens || !tiers->has_waiting_opens()) return;
+  watches_opens = true;
+  seen_progress = tiers->progress();
+  rt::tell_after(self, kColdSilentUs, handle{self}, Tick{kLookAtOpens});
+}
+
+/// A disk that hangs answers nothing, so no opening may wait for it.
+void KvNodeActor::look_at_opens() {
+  watches_opens = false;
+  if (tiers->progress() == seen_progress) tiers->end_opens();
+  watch_opens();
 }
 
 /// Makes the request an owner of the first `here` blocks, which it finds here and will not write again. Another request may have
@@ -284,14 +301,14 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   wanted.blocks.erase(wanted.blocks.begin(), wanted.blocks.begin() + static_cast<ptrdiff_t>(pull.here));
   const KvSource lender = pull.lender.handle;
   rt::tell(self, lender, OpenBlocks{std::move(wanted), handle{self}});
-  watch_lender(lender);
+  watch_lender(pull.lender);
   wait_for_answer(op, kLendTimeoutUs);
 }
 
 /// Its death is heard of from now on, also if it is gone already.
-void KvNodeActor::watch_lender(const KvSource& lender) {
-  if (std::ranges::find(lenders, lender) != lenders.end()) return;
-  rt::monitor(self, lender);
+void KvNodeActor::watch_lender(const KvLender& lender) {
+  if (std::ranges::find(lenders, lender.handle, &KvLender::handle) != lenders.end()) return;
+  rt::monitor(self, lender.handle);
   lenders.push_back(lender);
 }
 
@@ -307,7 +324,7 @@ bool KvNodeActor::open_lender(const KvLender& lender) {
 }
 
 void KvNodeActor::on_peer_down(const rt::down& message) {
-  if (std::erase_if(lenders, [&](const KvSource& lender) { return rt::is_source(message, lender); }) == 0) return;
+  if (std::erase_if(lenders, [&](const KvLender& lender) { return rt::is_source(message, lender.handle); }) == 0) return;
   const auto gone = std::ranges::find_if(peers, [&](const auto& peer) { return rt::is_source(message, peer.second.handle); });
   if (gone != peers.end()) {
     parts.transport->close_peer(gone->first, gone->second.epoch);
@@ -325,15 +342,15 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
 }
 
 void KvNodeActor::on_lent(const KvOpened& lent) {
-  if (auto late = abandoned.extract({lent.op, lent.node}); !late.empty()) {
-    if (lent.lease != 0) rt::tell(self, late.mapped(), KvClose{lent.lease, {}});
+  auto it = pulls.find(lent.op);
+  const bool is_asked = it != pulls.end() && it->second.waits == Pull::Waits::kForLender && lent.node == it->second.lender.node &&
+                        lent.epoch == it->second.lender.epoch;
+  if (!is_asked) {  // from a lender that was given up
+    const auto from = std::ranges::find_if(lenders, [&](const KvLender& known) { return known.node == lent.node && known.epoch == lent.epoch; });
+    if (lent.lease != 0 && from != lenders.end()) rt::tell(self, from->handle, KvClose{lent.lease, {}});
     return;
   }
-  auto it = pulls.find(lent.op);
-  if (it == pulls.end()) return;
   Pull& pull = it->second;
-  const bool is_asked = pull.waits == Pull::Waits::kForLender && lent.node == pull.lender.node && lent.epoch == pull.lender.epoch;
-  if (!is_asked) return;  // from a lender that was given up
   if (lent.blocks.empty()) {
     pull.passed.push_back(pull.lender);
     return ask_next_source(lent.op);
@@ -479,6 +496,7 @@ void KvNodeActor::on_tick(const Tick& tick) {
   switch (tick.kind) {
     case kLookAtParked: return refuse_parked();
     case kPullIsSilent: return on_silence(tick.of);
+    case kLookAtOpens: return look_at_opens();
     case kNoRoomFound:
       if (tick.of == room_question) on_room_found({});
   }
@@ -491,10 +509,7 @@ void KvNodeActor::on_silence(uint64_t op) {
   const Pull& pull = it->second;
   switch (pull.waits) {
     case Pull::Waits::kForDirectory: return end_pull(op);
-    case Pull::Waits::kForLender:
-      abandoned.emplace(std::pair(op, pull.lender.node), pull.lender.handle);
-      if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
-      return ask_next_source(op);
+    case Pull::Waits::kForLender: return ask_next_source(op);
     case Pull::Waits::kForRoom: return fetch_lent(op, false);
     case Pull::Waits::kForBytes:
     case Pull::Waits::kForPull: return;  // a fetch has a limit of its own
@@ -582,7 +597,7 @@ void KvNodeActor::on_take(const TakeBlocks& take) {
   const size_t count = move.slots.size() == move.blocks.size() ? std::min(room_blocks, move.blocks.size()) : 0;
   std::vector<Fetch> fetches;
   if (count > 0) {
-    watch_lender(take.from.handle);
+    watch_lender(take.from);
     keep(move.owner, true);
     if (kept.at(move.owner)) tiers->set_urgency(move.owner, {.pinned = false, .next_use = move.next_use, .guest = true});
     const auto rooms = tiers->reserve(move.owner, std::span(move.blocks).first(count), {.first_index = move.first_index, .prompt = move.prompt});

@@ -118,6 +118,8 @@ struct KvNodeActor {
   size_t blocks_here(const KvOpening& what) const;
   bool is_worth_fetching(const KvOpening& what, size_t here) const;
   void open_here(const OpenBlocks& ask);
+  void watch_opens();
+  void look_at_opens();
   void own_blocks(const KvOpening& what, size_t here);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps);
@@ -143,7 +145,7 @@ struct KvNodeActor {
   void keep(KvOwner owner, bool guest = false);
   KvNodeReport report() const;
 
-  void watch_lender(const KvSource& lender);
+  void watch_lender(const KvLender& lender);
   void start_fetch(const KvLender& from, std::vector<Fetch> fetches, std::function<void(uint64_t, const FetchResult&)> done);
   std::vector<BlockKey> end_writes(const std::vector<KvWritten>& written, const std::vector<BlockKey>& keys, const FetchResult& result,
                                    LateFetch& end);
@@ -188,9 +190,7 @@ struct KvNodeActor {
   std::map<uint64_t, Pull> pulls;          // by their own op
   std::map<uint64_t, LateFetch> late_fetches;  // by the number of the fetch
   std::map<NodeId, KvLender> peers;        // that the transport has open, as last opened
-  std::vector<KvSource> lenders;           // that were asked for blocks and are alive; monitored. Few
-  /// Lenders that were silent, by the pull; a late lease is closed at once. At most kAbandonedMax.
-  std::map<std::pair<uint64_t, NodeId>, KvSource> abandoned;
+  std::vector<KvLender> lenders;           // that were asked for blocks and are alive; monitored. Few
   bool directory_gone = false;             // and no other is up yet
   uint64_t next_op = 1, next_fetch = 1;
   struct Taker {
@@ -209,6 +209,8 @@ struct KvNodeActor {
   std::map<NodeId, int64_t> full_us;       // when a taker took less than it had promised, or could not be reached
   KvRoom told_room;                        // by the last KvRoom
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0, guest_blocks = 0;
+  bool watches_opens = false;  // a Tick looks at them
+  uint64_t seen_progress = 0;  // of the tiers, at the last look
   uint64_t cold_failures = 0;  // calls of the cold store that failed
   std::unique_ptr<KvTiers> tiers;    // declared last, so that its cold store's thread ends first
 };

@@ -1,6 +1,5 @@
 // The life of one KV block on one node, as a pure table: which event may happen in which state, and what comes next.
-// Used by BlockIndex (every change of state goes through next_state()) and by tests. It is in storage/, not in
-// actors/policy/, because storage may not include actors. Pure; no state of its own.
+// Every change of state in BlockIndex goes through next_state(). Pure; no state of its own.
 //
 //   FREE -> RESERVED -> WRITING -> SEALED            a slot is promised, handed to a writer, filled
 //   SEALED -> SPILLING -> SPILLED                    copied to the cold tier, slot given up

@@ -153,7 +153,7 @@ void KvTiers::open(OwnerId owner, std::span<const BlockKey> keys, std::function<
   op.done = std::move(done);
   if (!keys.empty() && keys.front().version < version_) return fail_open(id);
 
-  const bool may_wait = static_cast<int32_t>(opens_.size()) <= config_.opens_max;
+  const bool may_wait = static_cast<int32_t>(opens_.size()) <= config_.opens_max && !reads_hang_;
   for (const BlockKey& key : keys) {
     Block* const block = key.version == keys.front().version ? index_.find(key) : nullptr;
     if (block == nullptr) break;
@@ -241,6 +241,7 @@ Status KvTiers::close(LeaseId lease, std::span<const BlockKey> taken) {
   if (node.empty()) return fail(Code::kStale, "close: lease ", lease, " is not open");
   const auto leaving = leaving_.extract(lease);
   if (!leaving.empty()) leaving_slots_ -= leaving.mapped();
+  ++progress_;
   const std::set<BlockKey> gone = leaving.empty() ? std::set<BlockKey>() : std::set<BlockKey>(taken.begin(), taken.end());
   for (Block* block : node.mapped()) {
     index_.drop_lease(*block);
@@ -383,6 +384,23 @@ bool KvTiers::room_is_under_way() const {
   return (cold_writable() || away_ != AwayRoom::kNone) && (in(BlockState::kWriting) > 0 || counts.leased > 0);
 }
 
+bool KvTiers::others_give_room() const {
+  return (cold_writable() || away_ != AwayRoom::kNone) && !leases_.empty();
+}
+
+void KvTiers::end_opens() {
+  reads_hang_ = reads_in_flight_ > 0;
+  std::vector<OpenId> waiting;
+  for (const auto& [id, op] : opens_) waiting.push_back(id);
+  for (const OpenId id : waiting) {
+    if (!opens_.contains(id)) continue;
+    const auto& blocks = opens_.at(id).blocks;
+    const auto there = std::ranges::find_if(blocks, [](const Block* b) { return !readable_in_dram(b->state); });
+    cut_open(id, static_cast<size_t>(there - blocks.begin()));
+  }
+  advance();
+}
+
 void KvTiers::advance() {
   promote_queued();
   serve_opens();
@@ -408,7 +426,7 @@ void KvTiers::serve_opens() {
     const OwnerId owner = opens_.at(promote_queue_.begin()->second->waiting.front()).owner;
     make_room(static_cast<int64_t>(promote_queue_.size()), owner, {.pinned = true, .next_use = 0});
     promote_queued();
-    if (promote_queue_.empty() || spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || arena_->free_count() > 0) return;
+    if (promote_queue_.empty() || spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || others_give_room() || arena_->free_count() > 0) return;
     cut_last_open();
   }
 }
@@ -559,6 +577,7 @@ bool KvTiers::submit_spill(const std::vector<Block*>& batch) {
 void KvTiers::on_spilled(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses) {
   SEER_CHECK(slots.size() == statuses.size(), slots.size(), statuses.size());
   --spills_in_flight_;
+  ++progress_;
   bool full = false;
   for (size_t i = 0; i < slots.size(); ++i) {
     Block& block = *index_.in_slot(slots[i]);
@@ -688,6 +707,8 @@ void KvTiers::on_promoted(const std::vector<uint32_t>& slots, const std::vector<
   SEER_CHECK(slots.size() == statuses.size(), slots.size(), statuses.size());
   SEER_CHECK(slots.size() == crcs.size(), slots.size(), crcs.size());
   --reads_in_flight_;
+  ++progress_;
+  reads_hang_ = false;
   bool failed = false;
   for (size_t i = 0; i < slots.size(); ++i) {
     Block& block = *index_.in_slot(slots[i]);

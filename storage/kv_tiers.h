@@ -162,6 +162,11 @@ class KvTiers {
 
   /// All keys must have one weight version. `owner` is who reads: its own blocks are not dropped to make room for it.
   void open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done);
+  bool has_waiting_opens() const { return !opens_.empty(); }  // for cold reads or slots
+  /// Rises whenever a cold read or write, or a lease, ends: what opens wait for.
+  uint64_t progress() const { return progress_; }
+  /// Nothing of that has ended for too long: answers these opens with what is in DRAM. Until a read ends, others do not wait.
+  void end_opens();
   /// `taken`: of blocks that leave, those that the other machine keeps. kStale: not an open lease.
   Status close(LeaseId lease, std::span<const BlockKey> taken = {});
   /// The answer to hooks.find_away_room. 0: no machine has room; it is asked again after look_for_away_room().
@@ -246,6 +251,7 @@ class KvTiers {
   void move_away(const SpillCandidate& tail, int64_t blocks_max);
   bool is_away_pending() const { return leaving_slots_ > 0 || away_ == AwayRoom::kAsked; }
   bool room_is_under_way() const;
+  bool others_give_room() const;                   // slots that others read come free, and their blocks can leave
   int64_t free_soon() const;                       // counting those of blocks that leave
   void note_peak();
 
@@ -263,6 +269,8 @@ class KvTiers {
   int64_t spilling_slots_ = 0;                // slots that come free when the writes in flight succeed
   int32_t spills_in_flight_ = 0;
   int32_t reads_in_flight_ = 0;
+  uint64_t progress_ = 0;
+  bool reads_hang_ = false;                   // opens were ended while reads were in flight; none has ended since
   int64_t wanted_slots_ = 0;                  // for blocks that were answered with kLater
   bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since

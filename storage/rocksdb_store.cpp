@@ -44,6 +44,9 @@ using rocksdb::Slice;
 using RocksStatus = rocksdb::Status;
 
 constexpr size_t kKeyBytes = 16;
+constexpr int kOpenFilesMin = 64;
+/// Each file costs later puts and deletions in its column family about 1.5 us.
+constexpr size_t kFamilyFilesMax = 1024;
 constexpr uint64_t kLastInFile = ~uint64_t{0};
 using FileKey = std::array<char, kKeyBytes>;
 
@@ -62,11 +65,11 @@ Error to_error(const RocksStatus& status, const char* what) { return rocksdb_err
 
 Error dropped(WeightVersion version) { return fail(Code::kStale, "cold tier: version ", version, " was dropped"); }
 
-// Every file stays open (no lookups of metadata on disk) if the process may have that many open files.
+// Files that stay open, without lookups of metadata on disk. The process needs open files for other things.
 int open_files_max() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 65536) return -1;
-  return std::max(64, static_cast<int>(limit.rlim_cur / 2));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kOpenFilesMin;
+  return static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur / 2, kOpenFilesMin, 1 << 20));
 }
 
 rocksdb::Options make_options(bool direct_io) {
@@ -110,6 +113,7 @@ class RocksdbStore final : public ColdStore {
   using Family = std::shared_ptr<rocksdb::ColumnFamilyHandle>;
   struct File {
     Family family;
+    WeightVersion version;
     int64_t bytes = 0;
     int64_t live_blocks = 0;
   };
@@ -126,6 +130,16 @@ class RocksdbStore final : public ColdStore {
     std::atomic<size_t> next{0}, ended{0};
   };
   using Task = std::function<void()>;
+  // What frees bytes on disk. One that fails is run again before the next put.
+  struct Deletion {
+    std::function<RocksStatus()> run;
+    int64_t bytes = 0;
+  };
+  // Of a version. Only the last one takes new files.
+  struct Families {
+    std::vector<Family> all;
+    size_t files_in_last = 0;
+  };
 
   void run(Task& task);
   void run_put(std::vector<ColdBlock>& blocks, const Done& done);
@@ -138,6 +152,8 @@ class RocksdbStore final : public ColdStore {
   Status open_operation();
   void close_operation();
   void forget(const Place& place);  // REQUIRES: mutex_ held
+  void run_deletion(Deletion& deletion);
+  void retry_deletions();
 
   const RocksdbStoreConfig config_;
   const std::unique_ptr<ColdDirectory> directory_;  // emptied after the database is closed
@@ -147,7 +163,9 @@ class RocksdbStore final : public ColdStore {
 
   std::mutex families_mutex_;  // taken before mutex_; held while a family is created on disk
   mutable std::mutex mutex_;   // guards all below; never held during I/O
-  std::map<WeightVersion, Family> families_;
+  std::map<WeightVersion, Families> families_;
+  uint64_t last_family_ = 0;
+  std::vector<Deletion> undone_;  // failed
   std::unordered_map<BlockKey, Place> places_;
   std::map<uint64_t, File> files_;
   WeightVersion keep_;
@@ -203,6 +221,7 @@ Status RocksdbStore::put(std::vector<ColdBlock> blocks, Done done) {
 }
 
 void RocksdbStore::run_put(std::vector<ColdBlock>& blocks, const Done& done) {
+  retry_deletions();
   std::vector<Status> statuses(blocks.size());
   const std::vector<size_t> chosen = choose_blocks(blocks, statuses);
   if (!chosen.empty()) {
@@ -220,7 +239,7 @@ void RocksdbStore::run_put(std::vector<ColdBlock>& blocks, const Done& done) {
     std::lock_guard lock(mutex_);
     if (written.ok() && version < keep_) written = dropped(version);
     if (written.ok()) {
-      files_[file] = {*family, bytes, static_cast<int64_t>(chosen.size())};
+      files_[file] = {*family, version, bytes, static_cast<int64_t>(chosen.size())};
       for (size_t n = 0; n < chosen.size(); ++n) {
         const auto [it, added] = places_.try_emplace(blocks[chosen[n]].key);
         if (!added) forget(it->second);
@@ -299,17 +318,26 @@ Result<RocksdbStore::Family> RocksdbStore::family_of(WeightVersion version) {
   {
     std::lock_guard lock(mutex_);
     if (version < keep_) return dropped(version);
-    if (const auto it = families_.find(version); it != families_.end()) return it->second;
+    Families& of = families_[version];
+    if (!of.all.empty() && of.files_in_last < kFamilyFilesMax) {
+      ++of.files_in_last;
+      return of.all.back();
+    }
   }
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  if (const RocksStatus s = db_->CreateColumnFamily(options_, cat("v", version), &handle); !s.ok()) {
+  if (const RocksStatus s = db_->CreateColumnFamily(options_, cat("v", version, ".", ++last_family_), &handle); !s.ok()) {
     needs_resume_ = true;
     return to_error(s, "creating a column family");
   }
   Family family(handle, [db = db_.get()](rocksdb::ColumnFamilyHandle* h) { (void)db->DestroyColumnFamilyHandle(h); });
   {
     std::lock_guard lock(mutex_);
-    if (version >= keep_) return families_[version] = family;
+    if (version >= keep_) {
+      Families& of = families_[version];
+      of.all.push_back(family);
+      of.files_in_last = 1;
+      return family;
+    }
   }
   (void)db_->DropColumnFamily(handle);  // the version was dropped before this family was known
   return dropped(version);
@@ -382,12 +410,13 @@ void RocksdbStore::forget(const Place& place) {
   used_bytes_ -= place.bytes;
   if (--file.live_blocks > 0) return;
   workers_.put_background([this, number = place.file, family = file.family, bytes = file.bytes] {
-    const FileKey first = file_key(number, 0), last = file_key(number, kLastInFile);
-    const Slice from = slice(first), to = slice(last);
-    const RocksStatus s = rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
-    if (!s.ok()) needs_resume_ = true;
-    std::lock_guard lock(mutex_);
-    file_bytes_ -= bytes;
+    Deletion deletion{[this, number, family] {
+                        const FileKey first = file_key(number, 0), last = file_key(number, kLastInFile);
+                        const Slice from = slice(first), to = slice(last);
+                        return rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
+                      },
+                      bytes};
+    run_deletion(deletion);
   });
   files_.erase(it);
 }
@@ -400,25 +429,42 @@ void RocksdbStore::drop_versions_below(WeightVersion keep) {
     used_bytes_ -= entry.second.bytes;
     return true;
   });
+  std::map<Family, int64_t> dropped_bytes;
   while (!families_.empty() && families_.begin()->first < keep_) {
-    Family family = families_.begin()->second;
+    for (Family& family : families_.begin()->second.all) dropped_bytes[std::move(family)] = 0;
     families_.erase(families_.begin());
-    int64_t bytes = 0;
-    for (auto it = files_.begin(); it != files_.end();) {
-      if (it->second.family != family) {
-        ++it;
-        continue;
-      }
-      bytes += it->second.bytes;
-      it = files_.erase(it);
-    }
-    workers_.put_background([this, family = std::move(family), bytes]() mutable {
-      if (const RocksStatus s = db_->DropColumnFamily(family.get()); !s.ok()) needs_resume_ = true;
-      family.reset();  // the files are deleted here, unless an operation still uses them
-      std::lock_guard inner(mutex_);
-      file_bytes_ -= bytes;
-    });
   }
+  std::erase_if(files_, [&](const auto& entry) {
+    if (entry.second.version >= keep_) return false;
+    dropped_bytes[entry.second.family] += entry.second.bytes;
+    return true;
+  });
+  for (const auto& [family, bytes] : dropped_bytes)
+    workers_.put_background([this, family, bytes] {
+      Deletion deletion{[this, family] { return db_->DropColumnFamily(family.get()); }, bytes};
+      run_deletion(deletion);  // the files are deleted when the last operation on them ends
+    });
+}
+
+void RocksdbStore::run_deletion(Deletion& deletion) {
+  const RocksStatus s = deletion.run();
+  if (!s.ok()) needs_resume_ = true;
+  std::lock_guard lock(mutex_);
+  if (s.ok())
+    file_bytes_ -= deletion.bytes;
+  else
+    undone_.push_back(std::move(deletion));
+}
+
+void RocksdbStore::retry_deletions() {
+  std::vector<Deletion> again;
+  {
+    std::lock_guard lock(mutex_);
+    again.swap(undone_);
+  }
+  if (again.empty()) return;
+  if (needs_resume_.exchange(false) && !db_->Resume().ok()) needs_resume_ = true;
+  for (Deletion& deletion : again) run_deletion(deletion);
 }
 
 ColdStoreStats RocksdbStore::stats() const {

@@ -14,19 +14,40 @@ using namespace seer;
 
 namespace {
 
-/// A KV node, its directory, and instances played by the test.
+/// A disk that holds its reads back while the test wants it.
+struct HeldReads final : ColdStore {
+  using Held = std::vector<std::function<void()>>;
+  HeldReads(std::unique_ptr<ColdStore> disk_in, Held* held_in) : disk(std::move(disk_in)), held(held_in) {}
+  Status put(std::vector<ColdBlock> blocks, Done done) override { return disk->put(std::move(blocks), std::move(done)); }
+  Status get(std::vector<ColdBlock> blocks, Done done) override {
+    held->push_back([this, blocks, done] { CHECK(disk->get(blocks, done).ok()); });
+    return {};
+  }
+  void erase(std::vector<BlockKey> keys) override { disk->erase(std::move(keys)); }
+  void drop_versions_below(WeightVersion keep) override { disk->drop_versions_below(keep); }
+  ColdStoreStats stats() const override { return disk->stats(); }
+
+  std::unique_ptr<ColdStore> disk;
+  Held* held;
+};
+
+/// A KV node, its directory, and instances played by the test. `held`: takes the reads of its disk.
 struct Bench {
-  explicit Bench(int64_t slots, int64_t cold_blocks = 0, size_t parked_max = 4096) : client(world) {
+  explicit Bench(int64_t slots, int64_t cold_blocks = 0, size_t parked_max = 4096, HeldReads::Held* held = nullptr) : client(world) {
     arena = *HostArena::create({.dram_bytes = slots * kBlockBytes, .block_bytes = kBlockBytes});
     directory = world.spawn<KvDirectoryActor>();
     KvNodeParts parts{.arena = arena, .open_cold = {}, .directory = directory};
     if (cold_blocks > 0)
-      parts.open_cold = [this, cold_blocks] {
-        return std::make_unique<SimColdStore>(SimColdStoreConfig{.capacity_bytes = cold_blocks * kBlockBytes},
-                                              [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+      parts.open_cold = [this, cold_blocks, held]() -> std::unique_ptr<ColdStore> {
+        auto disk = std::make_unique<SimColdStore>(SimColdStoreConfig{.capacity_bytes = cold_blocks * kBlockBytes},
+                                                   [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+        if (held == nullptr) return disk;
+        return std::make_unique<HeldReads>(std::move(disk), held);
       };
     node = world.spawn<KvNodeActor>(
-        KvNodeConfig{.node = NodeId{0}, .tiers = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0}, .parked_max = parked_max},
+        KvNodeConfig{.node = NodeId{0},
+                     .tiers = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0, .reads_ahead = held == nullptr},
+                     .parked_max = parked_max},
         parts);
     run();
   }
@@ -80,6 +101,11 @@ struct Bench {
   void release(KvOwner owner) {
     rt::post(node, KvRelease{owner});
     run();
+  }
+  void abort(const KvReserved& granted) {
+    KvAbort abort;
+    for (const KvGrant& g : granted.grants) abort.tokens.push_back(g.token);
+    rt::post(node, abort);
   }
 
   SimWorld world;
@@ -261,14 +287,62 @@ TEST_CASE("kv node: an instance that dies while its blocks are read back leaves 
   Bench b(2, 64);
   b.store(kOwner, 0, 2);
   const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
-  CHECK(b.reserve(other, 0, 2, true).size() == 1);  // kOwner's blocks go to the cold tier
+  const auto writing = b.reserve(other, 0, 2, true);  // kOwner's blocks go to the cold tier
+  REQUIRE(writing.size() == 1);
   b.release(other);
   Client dying(b.world);
+  b.abort(writing[0]);
   rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 2)}, dying.handle()});
   rt::kill(dying.handle());
   b.run();
   b.release(kOwner);
   CHECK(b.state().clients.size() == 1);
+  CHECK(b.state().leases.empty());
+  CHECK(b.arena->taken_count() == 0);
+}
+
+TEST_CASE("kv node: who was down and asks again gets no lease of what it asked before") {
+  Bench b(2, 64);
+  b.store(kOwner, 0, 2);
+  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
+  const auto writing = b.reserve(other, 0, 2, true);  // kOwner's blocks go to the cold tier
+  REQUIRE(writing.size() == 1);
+  b.release(other);
+  Client borrower(b.world);
+  b.abort(writing[0]);
+  rt::post(b.node, OpenBlocks{{.op = 901, .owner = kOwner, .blocks = b.chain(kOwner, 0, 2), .lend = true}, borrower.handle()});
+  b.world.run_until(b.world.now_us() + 1);
+  b.state().on_client_down(caf::down_msg{borrower.handle().address(), {}});  // the connection between the processes broke
+  rt::post(b.node, OpenBlocks{{.op = 902, .owner = other, .blocks = b.chain(other, 0, 1), .lend = true}, borrower.handle()});
+  b.run();
+  CHECK(b.state().leases.empty());
+  b.release(kOwner);
+  CHECK(b.arena->taken_count() == 0);
+}
+
+TEST_CASE("kv node: openings do without a disk that hangs, and with it once it answers") {
+  HeldReads::Held held;
+  Bench b(4, 64, 4096, &held);
+  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
+  b.store(kOwner, 0, 4);
+  b.seal(b.reserve(other, 0, 2, true).at(0));  // two of kOwner's blocks go to the cold tier
+  b.release(other);
+  const auto open = [&] { rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 4)}, b.client.handle()}); };
+  const auto close = [&] { rt::post(b.node, KvClose{b.client.all<KvOpened>().back().lease, {}}); };
+  open();
+  b.world.run_until(b.world.now_us() + 9'000'000);
+  CHECK(b.client.all<KvOpened>().empty());
+  b.world.run_until(b.world.now_us() + 12'000'000);
+  REQUIRE(b.client.all<KvOpened>().size() == 1);
+  CHECK(b.client.all<KvOpened>()[0].blocks.size() == 2);
+  close();
+  open();
+  b.run();  // it does not wait
+  REQUIRE(b.client.all<KvOpened>().size() == 2);
+  close();
+  for (const auto& read : held) read();
+  b.run();
+  CHECK(b.open(kOwner, 4).blocks.size() == 4);
 }
 
 TEST_CASE("kv node: a parking chunk waits a minute for a block that is still read, then goes on without it") {
@@ -593,4 +667,26 @@ TEST_CASE("kv node: without an answer of the directory a full node goes on by it
   p.run(3'000'000);
   CHECK(p.client.all<KvReserved>().back().op == 50);
   CHECK(p.report(0).dropped_blocks == 2);
+}
+
+TEST_CASE("kv node: nothing is kept for an owner that was released while it waited a minute for room") {
+  Bench b(8);
+  constexpr KvOwner kOther = owner_of(RequestId{GroupId{1}, 3}), kThird = owner_of(RequestId{GroupId{1}, 4});
+  b.store(kOwner, 0, 2);
+  b.store(kThird, 0, 3);
+  const KvOpened opened = b.open(kThird, 3);
+  b.release(kThird);  // its third block is still read
+  std::vector<BlockRef> wanted = b.chain(kOwner, 0, 2);  // two that are here, and one that is not free yet
+  wanted.push_back(b.chain(kThird, 2, 3)[0]);
+  rt::post(b.node, ReserveBlocks{{.op = ++b.op, .owner = kOther, .blocks = wanted, .park = true}, b.client.handle()});
+  b.run();
+  REQUIRE(b.state().parked.size() == 1);
+  rt::post(b.directory, KvRelease{kOther});  // the request is cancelled
+  b.run();
+  b.world.run_until(b.world.now_us() + 61'000'000);
+  CHECK(b.state().parked.empty());
+  rt::post(b.directory, KvRelease{kOwner});
+  rt::post(b.node, KvClose{opened.lease, {}});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
 }

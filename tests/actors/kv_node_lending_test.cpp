@@ -342,5 +342,24 @@ TEST_CASE("kv node: when a lender is silent the next one is asked, and a late le
   l.run_for(1000);
   REQUIRE(silent.all<KvClose>().size() == 1);
   CHECK(silent.all<KvClose>()[0].lease == 9);
-  CHECK(l.state(1).abandoned.empty());
+}
+
+TEST_CASE("kv node: every late lease is given back, however many lenders are silent") {
+  Lending l(100);
+  Recorder<KvSource, OpenBlocks, KvClose, KvRelease> silent(l.world);
+  l.change_directory(l.world.spawn<SilentDirectory>());
+  constexpr size_t kPulls = 1100;
+  std::vector<uint64_t> ops;
+  for (size_t i = 0; i < kPulls; ++i) {
+    l.open();
+    l.run_for(10);
+    const uint64_t op = l.state(1).pulls.rbegin()->first;
+    ops.push_back(op);
+    rt::post(l.nodes[1], KvHolders{op, {{silent.handle(), NodeId{2}, 1, ""}}});
+  }
+  l.run_for(11'000'000);
+  CHECK(l.state(1).pulls.empty());
+  for (const uint64_t op : ops) rt::post(l.nodes[1], KvOpened{.op = op, .lease = op, .blocks = {{}}, .node = NodeId{2}, .epoch = 1});
+  l.run_for(1000);
+  CHECK(silent.all<KvClose>().size() == kPulls);
 }

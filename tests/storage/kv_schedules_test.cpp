@@ -554,7 +554,7 @@ class Schedule {
 
   /// No work is under way: nobody may be waiting for it.
   void check_idle(const KvTiersStats& stats) {
-    promise(asked_.empty(), asked_.size(), " opens wait for nothing");
+    promise(asked_.empty() || !reads_.empty(), asked_.size(), " opens wait for nothing");
     if (store_ != nullptr)
       promise(stats.cold_used_bytes == static_cast<int64_t>(store_->block_count()) * kBlockBytes, "the cold store has ",
               store_->block_count(), " blocks, the tiers count ", stats.cold_used_bytes, " bytes");

@@ -112,6 +112,11 @@ struct Node {
   std::unique_ptr<KvTiers> tiers;
 };
 
+std::vector<BlockKey> keys_of(const std::vector<BlockRef>& chain) {
+  std::vector<BlockKey> keys;
+  for (const BlockRef& ref : chain) keys.push_back(ref.key);
+  return keys;
+}
 std::vector<BlockRef> chain_of(uint64_t request, uint32_t blocks, uint64_t version = 1) {
   std::vector<BlockRef> chain;
   for (uint32_t i = 0; i < blocks; ++i)
@@ -312,7 +317,8 @@ TEST_CASE("kv tiers: two opens that cannot both fit do not wait for each other")
     for (const auto& ref : chain_of(r, 3)) keys.push_back(ref.key);
     node.tiers->open({r}, keys, [&, r](OpenResult result) {
       ++answered;
-      CHECK(result.blocks.size() == (r == 1 ? 3 : 1));
+      CHECK(result.blocks.size() == 3);
+      CHECK(node.tiers->close(result.lease).ok());
     });
   }
   node.run();
@@ -652,4 +658,44 @@ TEST_CASE("kv tiers: after a read that failed nothing is read ahead until one th
   n.tiers->release({3});
   n.run();
   CHECK(gets == 1);
+}
+
+TEST_CASE("kv tiers: an open waits for slots that others read") {
+  Node node(4, SimColdStoreConfig{});
+  node.store_waiting(1, chain_of(1, 3));
+  node.store_waiting(2, chain_of(2, 4));  // pushes it out
+  const auto held = node.open(2, chain_of(2, 4));
+  REQUIRE(held.blocks.size() == 4);
+  std::optional<OpenResult> result;
+  node.tiers->open({1}, keys_of(chain_of(1, 3)), [&](OpenResult opened) { result = std::move(opened); });
+  node.run();
+  CHECK_FALSE(result);
+  CHECK(node.tiers->close(held.lease).ok());
+  node.run();
+  REQUIRE(result);
+  CHECK(result->blocks.size() == 3);
+}
+
+TEST_CASE("kv tiers: opens whose reads hang end with what is in DRAM, and later ones do not wait") {
+  Node node(4, SimColdStoreConfig{.latency_us = 100});
+  node.store_waiting(1, chain_of(1, 4));
+  node.store_waiting(2, chain_of(2, 2));  // two of the first go to disk
+  node.tiers->release({2});
+  const auto step_all = [&] {
+    while (!node.mailbox.empty()) node.step();
+  };
+  for (const bool ends_opens : {true, false}) {
+    CAPTURE(ends_opens);
+    std::optional<OpenResult> result;
+    node.tiers->open({1}, keys_of(chain_of(1, 4)), [&](OpenResult opened) { result = std::move(opened); });
+    step_all();
+    CHECK(result.has_value() != ends_opens);
+    if (ends_opens) node.tiers->end_opens();
+    step_all();
+    REQUIRE(result);
+    CHECK(result->blocks.size() == 2);
+    CHECK(node.tiers->close(result->lease).ok());
+  }
+  node.run();  // the read ends
+  CHECK(node.open(1, chain_of(1, 4)).blocks.size() == 4);
 }

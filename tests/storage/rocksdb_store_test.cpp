@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +41,30 @@ struct TempDir {
   }
   ~TempDir() { fs::remove_all(path); }
   std::string path;
+};
+
+/// As the newest file of options of a database says.
+int64_t column_families(const std::string& database) {
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(database))
+    if (const std::string name = entry.path().filename(); name.starts_with("OPTIONS-")) newest = std::max(newest, name);
+  std::ifstream options(database + "/" + newest);
+  int64_t found = 0;
+  for (std::string line; std::getline(options, line);) found += line.starts_with("[CFOptions ") ? 1 : 0;
+  return found;
+}
+
+/// While it lives, this process can add to no file.
+struct NoFileGrows {
+  NoFileGrows() {
+    ::signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    rlimit none = before;
+    none.rlim_cur = 1;
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &none) == 0);
+  }
+  ~NoFileGrows() { ::setrlimit(RLIMIT_FSIZE, &before); }
+  rlimit before{};
 };
 
 BlockKey key(uint64_t n, uint64_t version = 1) { return {{version}, 9, {mix64(n), n}}; }
@@ -215,6 +241,46 @@ TEST_CASE("rocksdb store: dropping a version frees its space at once and leaves 
   CHECK(count_same(*store, old_blocks) == 0);
   CHECK(count_same(*store, new_blocks) == 2);
   for (const Status& s : put(*store, old_blocks)) CHECK(s.error().code == Code::kStale);
+}
+
+TEST_CASE("rocksdb store: a column family takes a bounded number of files, whose number each later put pays for") {
+  TempDir dir;
+  auto store = open_store(dir.path);
+  for (uint64_t n = 0; n < 1100; ++n) {
+    auto block = make_blocks(n, 1, 512);
+    REQUIRE(count_ok(put(*store, block)) == 1);
+  }
+  CHECK(column_families(dir.path + "/data/db") == 1 + 2);  // RocksDB has one of its own
+  auto all = make_blocks(0, 1100, 512);
+  CHECK(count_same(*store, all) == all.size());
+  store->drop_versions_below({2});
+  CHECK(eventually([&] { return disk_bytes(dir.path) < 1 << 20; }));
+}
+
+TEST_CASE("rocksdb store: bytes that could not be deleted count until they are") {
+  for (const bool drops_version : {false, true}) {
+    CAPTURE(drops_version);
+    TempDir dir;
+    auto store = open_store(dir.path, 8 << 20);
+    std::vector<BlockKey> keys;
+    for (uint64_t n = 0; n < 56; n += 2) {
+      auto blocks = make_blocks(n, 2, 128 << 10);
+      REQUIRE(count_ok(put(*store, blocks)) == 2);
+      for (const Payload& block : blocks) keys.push_back(block.key);
+    }
+    {
+      const NoFileGrows no_file_grows;  // as if the disk were full: RocksDB cannot note that the files are gone
+      drops_version ? store->drop_versions_below({2}) : store->erase(keys);
+      std::promise<void>().get_future().wait_for(std::chrono::milliseconds(300));  // the store tries, which is not seen from outside
+    }
+    size_t stored = 0;
+    for (uint64_t n = 1000; n < 1100; n += 2) {
+      auto blocks = make_blocks(n, 2, 128 << 10, 2);
+      stored += count_ok(put(*store, blocks));
+      CHECK(disk_bytes(dir.path) < 10 << 20);
+    }
+    CHECK(stored >= 56);
+  }
 }
 
 TEST_CASE("rocksdb store: blocks beyond capacity_bytes are answered with full, those before stay readable") {
