@@ -9,8 +9,11 @@
 // learned by gradient descent:
 //   p = 1 / (1 + exp(-sum_i weight[set][i] * logit_i))
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace seer {
@@ -31,40 +34,19 @@ class DraftScores {
 
   DraftScores();
 
-  /// A candidate followed a context of `match_tokens` tokens `count` times of `total`: context_cells() + share().
-  static Cell context_cells(uint32_t match_tokens, uint32_t total) {
-    return static_cast<Cell>(length_class(match_tokens) * 128 + total_class(total) * 16);
-  }
-  static Cell share(uint32_t count, uint32_t total) {
-    return static_cast<Cell>(count == 0 ? 0 : count >= total ? 15 : 1 + count * 14 / total);
-  }
-  /// The source has agreed for `run_tokens` tokens, after `misses` recent tokens that differed; the longest context has
-  /// match_tokens. `agrees`: the source has the candidate next. `past`: the source is of an earlier iteration.
-  static Cell source_cell(uint32_t run_tokens, uint32_t misses, uint32_t match_tokens, bool agrees, bool past) {
-    const uint32_t match = length_class(match_tokens);
-    return static_cast<Cell>(length_class(run_tokens) * 128 + (match < 7 ? match : 7) * 16 + (past ? 8 : 0) +
-                             (agrees ? 0 : 4) + (misses < 3 ? misses : 3));
-  }
+  /// The source that a draft follows: it has agreed for `run_tokens` tokens, after `misses` recent tokens that differed.
+  struct Source {
+    uint32_t run_tokens = 0, misses = 0;
+    bool is_past = false;  // of an earlier iteration
+  };
   /// Where a candidate followed the longest context last: in this response, in this iteration, or in earlier ones only.
   enum class Seen : uint8_t { kHere, kElsewhere, kInPast };
-  /// Where the candidate was last seen and, for kHere, how many tokens ago: age_cells() + share() of the longest context.
-  static Cell age_cells(uint32_t match_tokens, Seen seen, int64_t tokens_ago) {
-    const uint32_t age = seen == Seen::kElsewhere ? 0
-                         : seen == Seen::kInPast  ? 7
-                         : tokens_ago < 16   ? 1
-                         : tokens_ago < 64   ? 2
-                         : tokens_ago < 256  ? 3
-                         : tokens_ago < 1024 ? 4
-                         : tokens_ago < 4096 ? 5
-                                             : 6;
-    return static_cast<Cell>(length_class(match_tokens) * 128 + age * 16);
-  }
-  enum class Source : uint8_t { kNone, kAgrees, kDiffers };
-  /// `past`: the candidate is known from earlier iterations only.
-  static uint16_t weight_set(uint32_t match_tokens, Source source, bool past) {
-    return static_cast<uint16_t>((past ? kPresentSets : 0) + length_class(match_tokens) * 3 +
-                                 static_cast<uint32_t>(source));
-  }
+  struct LastSeen {
+    Seen where = Seen::kElsewhere;
+    int64_t tokens_ago = 0;  // kHere
+  };
+  /// What the candidates for one token have in common.
+  class Row;
 
   /// The logit of the candidate's probability.
   float logit(const Evidence& evidence) const {
@@ -100,6 +82,48 @@ class DraftScores {
   std::vector<float> logits_;  // logits of learned_, by table and cell; 0 for kNoCell
   std::vector<Learned> learned_;
   std::array<std::array<float, kTables + 1>, 2 * kPresentSets> weights_;  // the last one is for the constant input
+};
+
+class DraftScores::Row {
+ public:
+  /// Of each context, the longest first: its length in tokens, and how often any token followed it. At most kContexts. No `source`: the
+  /// draft follows none.
+  Row(std::span<const uint32_t> lengths, std::span<const uint32_t> totals, std::optional<Source> source)
+      : totals_(totals), source_(source), length_class_(length_class(lengths.empty() ? 0 : lengths[0])) {
+    for (size_t i = 0; i < lengths.size(); ++i) context_cells_[i] = length_class(lengths[i]) * 128 + total_class(totals[i]) * 16;
+    if (source)
+      source_cells_ = length_class(source->run_tokens) * 128 + std::min(length_class_, 7u) * 16 + (source->is_past ? 8 : 0) +
+                      std::min(source->misses, 3u);
+  }
+
+  /// `counts`: how often the candidate followed each context. `agrees`: the source has it next. `last`: none if it followed no context.
+  /// Its probability is not set.
+  Evidence evidence(std::span<const uint32_t> counts, bool agrees, std::optional<LastSeen> last) const {
+    Evidence e = {};
+    e.cells.fill(kNoCell);
+    for (size_t i = 0; i < totals_.size(); ++i) e.cells[i] = static_cast<Cell>(context_cells_[i] + share(counts[i], totals_[i]));
+    if (source_) e.cells[kContexts] = static_cast<Cell>(source_cells_ + (agrees ? 0 : 4));
+    if (last) e.cells[kContexts + 1] = static_cast<Cell>(length_class_ * 128 + age_class(*last) * 16 + e.cells[0] % 16);
+    const bool is_past = last ? last->where == Seen::kInPast : source_ && source_->is_past;
+    const uint32_t source_class = !source_ ? 0 : agrees ? 1 : 2;
+    e.weight_set = static_cast<uint16_t>((is_past ? kPresentSets : 0) + length_class_ * 3 + source_class);
+    return e;
+  }
+
+ private:
+  static uint32_t share(uint32_t count, uint32_t total) { return count == 0 ? 0 : count >= total ? 15 : 1 + count * 14 / total; }
+  static uint32_t age_class(const LastSeen& last) {
+    if (last.where != Seen::kHere) return last.where == Seen::kElsewhere ? 0 : 7;
+    uint32_t age = 1;
+    for (int64_t limit = 16; limit <= 4096 && last.tokens_ago >= limit; limit *= 4) ++age;
+    return age;
+  }
+
+  std::span<const uint32_t> totals_;
+  std::optional<Source> source_;
+  uint32_t length_class_;  // of the longest context
+  uint32_t source_cells_ = 0;
+  std::array<uint32_t, kContexts> context_cells_;
 };
 
 }  // namespace seer

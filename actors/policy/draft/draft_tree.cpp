@@ -258,58 +258,35 @@ void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
   const StreamLog& log = asked.text.log;
   const bool has_source = from.source.next != kNoPlace && asked.text.index.indexed(from.source.next);
   const int32_t source_token = has_source ? log.token(from.source.next) : -1;
-  const bool source_is_past = has_source && asked.text.is_past(from.source.next);
   if (has_source) found.add_source(source_token, from.source.run_tokens < kSourceMatchMin);
 
-  const uint32_t match_tokens = found.contexts > 0 ? found.lengths[0] : 0;
-  std::array<DraftScores::Cell, kContexts> context_cells;
-  for (uint32_t i = 0; i < found.contexts; ++i)
-    context_cells[i] = DraftScores::context_cells(found.lengths[i], found.totals[i]);
-  Candidate c = {.parent = row, .source = {.run_tokens = from.source.run_tokens + 1, .misses = from.source.misses}};
-  for (uint32_t i = found.contexts; i < kContexts; ++i) c.evidence.cells[i] = DraftScores::kNoCell;
+  std::optional<DraftScores::Source> source;
+  if (has_source) source = {from.source.run_tokens, from.source.misses, asked.text.is_past(from.source.next)};
+  const DraftScores::Row candidates({found.lengths.data(), found.contexts}, {found.totals.data(), found.contexts}, source);
 
-  Candidate best;
+  std::optional<Candidate> best;
   float best_logit = 0;
-  bool any = false;
   for (uint32_t k = 0; k < found.count; ++k) {
     const ContextFollowers::Follower& f = found.followers[k];
     if (!asked.limits.tree && !f.leads) continue;
     const bool agrees = f.token == source_token;
-    for (uint32_t i = 0; i < found.contexts; ++i)
-      c.evidence.cells[i] =
-          static_cast<DraftScores::Cell>(context_cells[i] + DraftScores::share(f.counts[i], found.totals[i]));
-    c.evidence.cells[kContexts] = has_source
-                                      ? DraftScores::source_cell(from.source.run_tokens, from.source.misses,
-                                                                 match_tokens, agrees, source_is_past)
-                                      : DraftScores::kNoCell;
-    bool past = source_is_past;
-    c.evidence.cells[kContexts + 1] = DraftScores::kNoCell;
-    if (f.state != SuffixIndex::kRoot) {
-      const TokenPlace at = asked.text.index.occurrence(f.state);
-      const DraftScores::Seen seen = seen_at(asked, at);
-      past = seen == DraftScores::Seen::kInPast;
-      const int64_t tokens_ago = seen == DraftScores::Seen::kHere ? asked.end - log.position(at) : 0;
-      c.evidence.cells[kContexts + 1] = static_cast<DraftScores::Cell>(
-          DraftScores::age_cells(match_tokens, seen, tokens_ago) + c.evidence.cells[0] % 16);
-    }
-    c.evidence.weight_set = DraftScores::weight_set(match_tokens, !has_source ? DraftScores::Source::kNone
-                                                                  : agrees    ? DraftScores::Source::kAgrees
-                                                                              : DraftScores::Source::kDiffers,
-                                                    past);
-    c.token = f.token;
-    c.state = f.state;
-    c.match_tokens = f.match_tokens;
-    c.source.next = agrees ? log.next(from.source.next) : kNoPlace;
+    std::optional<DraftScores::LastSeen> last;
+    if (f.state != SuffixIndex::kRoot) last = last_seen(asked, asked.text.index.occurrence(f.state));
+    Candidate c = {.token = f.token,
+                   .parent = row,
+                   .state = f.state,
+                   .match_tokens = f.match_tokens,
+                   .source = {agrees ? log.next(from.source.next) : kNoPlace, from.source.run_tokens + 1, from.source.misses},
+                   .evidence = candidates.evidence(f.counts, agrees, last)};
     const float logit = scores_.logit(c.evidence);
     if (asked.limits.tree) {
       offer(asked, from, logit, c);
-    } else if (!any || logit > best_logit || (logit == best_logit && f.token < best.token)) {
+    } else if (!best || logit > best_logit || (logit == best_logit && f.token < best->token)) {
       best = c;
       best_logit = logit;
-      any = true;
     }
   }
-  if (any) offer(asked, from, best_logit, best);
+  if (best) offer(asked, from, best_logit, *best);
 }
 
 /// Adds the candidate to those that the next token is chosen from, if it is likely enough.
@@ -322,11 +299,10 @@ void DraftTree::offer(const Asked& asked, const Candidate& from, float logit, Ca
   std::push_heap(heap_.begin(), heap_.end(), less_likely);
 }
 
-DraftScores::Seen DraftTree::seen_at(const Asked& asked, TokenPlace place) {
-  const uint32_t stream = asked.text.log.stream(place);
-  return stream == asked.stream        ? DraftScores::Seen::kHere
-         : asked.text.is_past(place) ? DraftScores::Seen::kInPast
-                                       : DraftScores::Seen::kElsewhere;
+DraftScores::LastSeen DraftTree::last_seen(const Asked& asked, TokenPlace place) {
+  const StreamLog& log = asked.text.log;
+  if (log.stream(place) == asked.stream) return {DraftScores::Seen::kHere, asked.end - log.position(place)};
+  return {asked.text.is_past(place) ? DraftScores::Seen::kInPast : DraftScores::Seen::kElsewhere};
 }
 
 /// The byte limit of one text.

@@ -129,11 +129,11 @@ class DraftTree {
     uint32_t misses = 0;         // recent ones
   };
   struct Candidate {
-    float probability;  // of the path up to here
-    int32_t token;
-    int32_t parent;     // row that it follows
-    SuffixState state;  // kRoot: known from the source only
-    uint32_t match_tokens;
+    float probability = 0;  // of the path up to here
+    int32_t token = 0;
+    int32_t parent = 0;     // row that it follows
+    SuffixState state = SuffixIndex::kRoot;  // kRoot: known from the source only
+    uint32_t match_tokens = 0;
     Source source;
     DraftScores::Evidence evidence;
   };
@@ -168,7 +168,7 @@ class DraftTree {
   void learn(Request& request, int64_t end);
   void expand(const Asked& asked, const Candidate& from, int32_t row);
   void offer(const Asked& asked, const Candidate& from, float logit, Candidate& candidate);
-  static DraftScores::Seen seen_at(const Asked& asked, TokenPlace place);
+  static DraftScores::LastSeen last_seen(const Asked& asked, TokenPlace place);
   static bool less_likely(const Offer& a, const Offer& b) {
     return a.probability < b.probability || (a.probability == b.probability && a.token > b.token);
   }

@@ -8,13 +8,12 @@ using namespace seer;
 
 namespace {
 
-DraftScores::Evidence evidence_of(uint32_t match_tokens, uint32_t count, uint32_t total) {
-  DraftScores::Evidence e = {};
-  e.cells.fill(DraftScores::kNoCell);
-  e.cells[0] = static_cast<DraftScores::Cell>(DraftScores::context_cells(match_tokens, total) +
-                                              DraftScores::share(count, total));
-  e.weight_set = DraftScores::weight_set(match_tokens, DraftScores::Source::kNone, false);
-  return e;
+using Seen = DraftScores::Seen;
+
+/// Of a candidate that followed the only context `count` times of `total`.
+DraftScores::Evidence evidence_of(uint32_t match_tokens, uint32_t count, uint32_t total, std::optional<DraftScores::LastSeen> last = {},
+                                  std::optional<DraftScores::Source> source = {}) {
+  return DraftScores::Row({&match_tokens, 1}, {&total, 1}, source).evidence({&count, 1}, false, last);
 }
 
 float probability_of(const DraftScores& scores, const DraftScores::Evidence& e) {
@@ -53,25 +52,31 @@ TEST_CASE("draft scores: probabilities become the shares that came true") {
 TEST_CASE("draft scores: every match length, count and age has a cell of its table") {
   for (uint32_t match = 0; match <= 40; ++match)
     for (uint32_t total = 1; total < 600; total += 7)
-      for (uint32_t count = 0; count <= total; count += 5)
-        CHECK(DraftScores::context_cells(match, total) + DraftScores::share(count, total) < DraftScores::kNoCell);
+      for (uint32_t count = 0; count <= total; count += 5) CHECK(evidence_of(match, count, total).cells[0] < DraftScores::kNoCell);
   for (uint32_t match = 0; match <= 40; ++match)
     for (uint32_t run = 0; run < 60; ++run)
       for (uint32_t misses = 0; misses < 5; ++misses)
-        CHECK(DraftScores::source_cell(run, misses, match, false, true) < DraftScores::kNoCell);
-  CHECK(DraftScores::age_cells(40, DraftScores::Seen::kHere, 1 << 30) + 15 < DraftScores::kNoCell);
-  CHECK(DraftScores::age_cells(40, DraftScores::Seen::kInPast, 0) + 15 < DraftScores::kNoCell);
-  CHECK(DraftScores::share(20, 20) == 15);
-  CHECK(DraftScores::share(19, 20) < 15);
+        CHECK(evidence_of(match, 1, 2, {}, {{run, misses, true}}).cells[DraftScores::kContexts] < DraftScores::kNoCell);
+  for (const DraftScores::LastSeen last : {DraftScores::LastSeen{Seen::kHere, 0}, {Seen::kHere, 1 << 30}, {Seen::kInPast}})
+    CHECK(evidence_of(40, 20, 20, last).cells[DraftScores::kContexts + 1] < DraftScores::kNoCell);
+  CHECK(evidence_of(4, 20, 20).cells[0] % 16 == 15);
+  CHECK(evidence_of(4, 19, 20).cells[0] % 16 < 15);
+}
+
+TEST_CASE("draft scores: what was seen later here has other evidence, up to 4096 tokens ago") {
+  const auto age = [](int64_t tokens_ago) { return evidence_of(6, 3, 4, {{Seen::kHere, tokens_ago}}).cells[DraftScores::kContexts + 1]; };
+  DraftScores::Cell before = age(1);
+  for (const int64_t limit : {16, 64, 256, 1024, 4096}) {
+    CHECK(age(limit - 1) == before);
+    CHECK(age(limit) == before + 16);
+    before = age(limit);
+  }
+  CHECK(age(int64_t{1} << 40) == before);
 }
 
 TEST_CASE("draft scores: text of earlier iterations weighs less at first, and is learned separately") {
   DraftScores scores;
-  DraftScores::Evidence present = evidence_of(6, 3, 4), past = present;
-  past.weight_set = DraftScores::weight_set(6, DraftScores::Source::kNone, true);
-  for (const auto& [e, seen] : {std::pair(&present, DraftScores::Seen::kElsewhere), {&past, DraftScores::Seen::kInPast}})
-    e->cells[DraftScores::kContexts + 1] =
-        static_cast<DraftScores::Cell>(DraftScores::age_cells(6, seen, 0) + DraftScores::share(3, 4));
+  DraftScores::Evidence present = evidence_of(6, 3, 4, {{Seen::kElsewhere}}), past = evidence_of(6, 3, 4, {{Seen::kInPast}});
   CHECK(probability_of(scores, past) < probability_of(scores, present));
   for (int i = 0; i < 2000; ++i) {
     past.probability = probability_of(scores, past);
