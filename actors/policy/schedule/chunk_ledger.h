@@ -76,7 +76,8 @@ class ChunkLedger {
   std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached) const;
   /// Whether the request fits there and, on a busy instance, leaves this share of its KV and so many more blocks free.
   bool fits(const RequestState& request, InstanceId instance, double spare_share = 0, int64_t spare_blocks = 0) const;
-  /// Whether the longest response of the group could run on the instance.
+  /// Whether the longest response of the group could run on some instance; on this one.
+  bool any_can_hold(const GroupState& group) const { return blocks_for(group.prompt_tokens + group.max_tokens) <= picker_.kv_blocks_max(); }
   bool can_hold(InstanceId instance, const GroupState& group) const;
   /// `yield_rank`: among chunks of equal priority. REQUIRES: fits(request, instance), and the request waits.
   Placement start(const RequestState& request, InstanceId instance, uint64_t yield_rank);

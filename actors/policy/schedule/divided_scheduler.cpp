@@ -19,15 +19,16 @@ Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
 }
 
 std::optional<Placement> DividedScheduler::next(int64_t now_us) {
-  if (auto starved = place_starved(now_us)) return starved;
+  const std::optional<RequestId> starved = starved_.due(requests(), now_us);
+  if (auto placed = place_starved(starved)) return placed;
+  if (config_.is_open && waits_for(starved)) return std::nullopt;
   return place_in_order();
 }
 
-std::optional<Placement> DividedScheduler::place_starved(int64_t now_us) {
-  const std::optional<RequestId> due = starved_.due(requests(), now_us);
-  const auto instance = due ? ledger_.pick(requests().at(*due)) : std::nullopt;
+std::optional<Placement> DividedScheduler::place_starved(const std::optional<RequestId>& starved) {
+  const auto instance = starved ? ledger_.pick(requests().at(*starved)) : std::nullopt;
   if (!instance) return std::nullopt;
-  return place(requests().at(*due), *instance, true);
+  return place(requests().at(*starved), *instance, true);
 }
 
 // Looks past up to misses_max requests that fit nowhere. None waits for ever, because an iteration has finitely many requests.

@@ -28,7 +28,7 @@ class DividedScheduler final : public LedgerScheduler {
   const InstancePicker& picker() const { return ledger_.picker(); }
 
  private:
-  std::optional<Placement> place_starved(int64_t now_us);
+  std::optional<Placement> place_starved(const std::optional<RequestId>& starved);
   std::optional<Placement> place_in_order();
   Placement place(const RequestState& request, InstanceId instance, bool was_starved);
   void enqueue(const RequestState& request);

@@ -38,6 +38,11 @@ class LedgerScheduler : public ChunkScheduler {
   const RequestBuffer& requests() const final { return ledger_.buffer(); }
 
  protected:
+  /// In an open rollout smaller requests may come without end, and take all room that comes free. So while a starved one waits for room,
+  /// and some instance has enough of it, nothing else starts.
+  bool waits_for(const std::optional<RequestId>& starved) const {
+    return starved && running_count() > 0 && ledger_.any_can_hold(requests().group(starved->group));
+  }
   WaitingRequest queued(const RequestState& request, uint64_t rank) const {
     return {~requests().group(request.id.group).priority, request.turn_tokens == 0, rank, request.id};
   }

@@ -29,7 +29,9 @@ Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
 // Like DividedScheduler, it looks past up to misses_max requests that fit nowhere, and tries the whole queue while nothing
 // runs, because no event would cause another try.
 std::optional<Placement> SeerPlusScheduler::next(int64_t now_us) {
-  if (auto starved = place_starved(now_us)) return starved;
+  const std::optional<RequestId> starved = starved_.due(requests(), now_us);
+  if (auto placed = place_starved(starved)) return placed;
+  if (waits_for(starved)) return std::nullopt;
   const bool idle = running_count() == 0;
   const bool few = parts_.spread && waiting_count() < ledger_.picker().open_count();
   int64_t misses = 0;
@@ -42,11 +44,10 @@ std::optional<Placement> SeerPlusScheduler::next(int64_t now_us) {
   return std::nullopt;
 }
 
-std::optional<Placement> SeerPlusScheduler::place_starved(int64_t now_us) {
-  const std::optional<RequestId> due = starved_.due(requests(), now_us);
-  const auto instance = due ? ledger_.pick(requests().at(*due), PlaceBy::kMostRoom) : std::nullopt;
+std::optional<Placement> SeerPlusScheduler::place_starved(const std::optional<RequestId>& starved) {
+  const auto instance = starved ? ledger_.pick(requests().at(*starved), PlaceBy::kMostRoom) : std::nullopt;
   if (!instance) return std::nullopt;
-  return place(order_.find(queued(requests().at(*due), ranks_.at(*due))), *instance, true);
+  return place(order_.find(queued(requests().at(*starved), ranks_.at(*starved))), *instance, true);
 }
 
 /// The request to place on an instance that has room for `first`: `first` itself or, if its KV is elsewhere, one of the next few

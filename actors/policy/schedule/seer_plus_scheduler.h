@@ -61,7 +61,7 @@ class SeerPlusScheduler final : public LedgerScheduler {
   using Order = std::set<WaitingRequest>;
 
   Order::iterator nearby(Order::iterator first, InstanceId instance);
-  std::optional<Placement> place_starved(int64_t now_us);
+  std::optional<Placement> place_starved(const std::optional<RequestId>& starved);
   Placement place(Order::iterator next, InstanceId instance, bool was_starved);
   uint64_t rank_of(const GroupState& group, const RequestState& request);
   /// Ranks the group's waiting members again.

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <map>
 
 #include "actors/policy/schedule/divided_scheduler.h"
 #include "policy/schedule/scheduler_desk.h"
@@ -151,5 +152,44 @@ TEST_CASE("chunk scheduler: requests of a lost instance run elsewhere and contin
     CHECK(desk.scheduler->requests().at(lost.request).generated_tokens == 20);
     desk.instance(0, 100);
     CHECK(desk.scheduler->running_count() == 2);
+  }
+}
+
+TEST_CASE("chunk scheduler: in an open rollout a large request starts although smaller ones never cease to come") {
+  for (const std::string policy : {"seer", "seer+"}) {
+    CAPTURE(policy);
+    constexpr int64_t kStepUs = 20'000, kStarveUs = 30'000'000;
+    auto scheduler = std::move(*make_chunk_scheduler({.policy = policy, .chunk_tokens = 256, .is_open = true, .starve_us = kStarveUs}));
+    REQUIRE(scheduler->add_instance({InstanceId{0}, NodeId{0}, 100, 16, 64}).ok());
+    int64_t now_us = 0;
+    uint32_t groups = 0;
+    const auto add = [&](size_t prompt_tokens, int64_t max_tokens) {
+      GroupSpec group{.id = GroupId{groups++}, .prompt_ids = std::vector<int32_t>(prompt_tokens, 1), .samples = 1, .sampling = {.max_tokens = max_tokens}, .seeds = {0}};
+      REQUIRE(scheduler->add_group(group, now_us).ok());
+      return RequestId{group.id, 0};
+    };
+    std::map<RequestId, int64_t> running;  // and their tokens
+    const auto place = [&] {
+      while (const auto placed = scheduler->next(now_us)) running[placed->request] = scheduler->requests().at(placed->request).generated_tokens;
+    };
+    for (int i = 0; i < 40; ++i) add(16, 128);
+    place();
+    const RequestId large = add(800, 256);  // 67 of the 100 blocks
+    while (!running.contains(large) && now_us < 4 * kStarveUs) {
+      now_us += kStepUs;
+      std::vector<RequestId> over;
+      for (auto& [request, tokens] : running) {
+        scheduler->progressed(request, ++tokens);
+        if (tokens >= 40 + request.group.index * 37 % 88) over.push_back(request);
+      }
+      for (const RequestId request : over) {
+        scheduler->chunk_ended(request, running.at(request), ChunkEnd::kFinished, now_us);
+        running.erase(request);
+        add(16, 128);
+      }
+      place();
+    }
+    CHECK(running.contains(large));
+    CHECK(now_us < kStarveUs + 128 * kStepUs + 1'000'000);
   }
 }
