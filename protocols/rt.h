@@ -182,6 +182,14 @@ std::function<void()> waker(self_ptr<State> self, std::function<void(const typen
   };
 }
 
+/// Ends an actor, but not on a thread that was lent: its state may own that, so its watchers would hear of the end before the state is gone.
+/// There it ends by its next message.
+template <class Self>
+void quit_with(Self* self, caf::error reason) {
+  if (!LentThread::is_lent()) return self->quit(std::move(reason));
+  self->eq_impl(caf::make_message_id(caf::message_priority::high), nullptr, self->context(), caf::exit_msg{self->address(), std::move(reason)});
+}
+
 /// For a thread that the actor owns and that often waits for its answer: tells the actor this message. In production an idle actor runs
 /// on the thread that tells it, so that neither waits until the system has woken it. The thread must hold no lock then.
 /// REQUIRES: the actor ends by a message or by itself, not because its last handle goes.
@@ -190,6 +198,7 @@ std::function<void()> waker_here(self_ptr<State> self, Message message) {
   using handle = typename State::handle;
   const bool simulated = caf::get_or(self->system().config(), "scheduler.policy", kSharing) != kSharing;
   if (simulated) return waker<State>(self, [message](const handle& me) { post(me, message); });
+  self->set_exit_handler([self](caf::exit_msg& asked) { quit_with(self, std::move(asked.reason)); });
   auto thread = std::make_shared<LentThread>(self->system());
   return waker<State>(self, [thread, message](const handle& me) { thread->tell(me, message); });
 }
@@ -211,10 +220,10 @@ void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::
 
 /// Ends the actor with a reason that its watchers can read: reason_text().
 template <class Self>
-void quit(Self* self, const std::string& why) { self->quit(caf::make_error(caf::sec::runtime_error, why)); }
+void quit(Self* self, const std::string& why) { quit_with(self, caf::make_error(caf::sec::runtime_error, why)); }
 /// Ends the actor normally: nothing is left to do.
 template <class Self>
-void quit(Self* self) { self->quit(); }
+void quit(Self* self) { quit_with(self, caf::exit_reason::normal); }
 /// Whether an actor has ended normally.
 inline bool ended_in_order(const down& message) { return !message.reason || message.reason == caf::exit_reason::normal; }
 /// The reason that the actor gave to quit(), or `otherwise` if it gave none.

@@ -37,7 +37,8 @@ struct Owner {
   using Thread = std::promise<std::thread::id>;
   struct Places {
     Thread worked, woken, ended;
-    std::promise<void> may_work, waits, may_go_on;
+    std::promise<void> may_work, waits, may_go_on, heard;
+    bool is_heard_early = false;  // a watcher heard of the end while the state was there
   };
   enum class Then : uint8_t { kLives, kEnds, kWaits };
 
@@ -46,6 +47,7 @@ struct Owner {
   }
   ~Owner() {
     thread.reset();  // waits for it
+    if (then == Then::kEnds) places->is_heard_early = places->heard.get_future().wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
     places->ended.set_value(std::this_thread::get_id());
   }
   handle::behavior_type make_behavior() {
@@ -172,7 +174,7 @@ TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and ask
   CHECK(inbox.ask<DraftServerReport>(reporter, GetReport{}, DraftServerReport{.groups = -1}).groups == -1);
 }
 
-TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it") {
+TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it, and watchers hear of its end when its state is gone") {
   const std::thread::id here = std::this_thread::get_id();
   for (const auto then : {Owner::Then::kLives, Owner::Then::kEnds, Owner::Then::kWaits}) {
     CAPTURE(static_cast<int>(then));
@@ -181,7 +183,9 @@ TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it") {
       rt::config config;
       add_messages(config);
       rt::system system(config);
+      rt::Inbox<> watcher(system);
       const Owner::handle owner = rt::spawn<Owner>(system, &places, then);
+      watcher.monitor(owner);
       rt::post(owner, GroupEstimate{});
       if (then == Owner::Then::kWaits)
         places.waits.get_future().wait();
@@ -193,6 +197,9 @@ TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it") {
       const bool is_same = places.woken.get_future().get() == worked;
       CHECK(is_same == (then != Owner::Then::kWaits));
       if (then != Owner::Then::kEnds) rt::stop(owner);
+      CHECK(watcher.receive(10'000'000, [&](const rt::down& down) { CHECK(rt::ended_in_order(down) == (then == Owner::Then::kEnds)); }));
+      places.heard.set_value();
+      CHECK_FALSE(places.is_heard_early);
       const std::thread::id ended = places.ended.get_future().get();
       CHECK(ended != worked);
       CHECK(ended != here);
