@@ -1,4 +1,4 @@
-// Engine: the seam between the runtime and whatever turns token rows into sampled tokens (CPU, CUDA, a remote server, a
+// Engine: the seam between the runtime and whatever turns token rows into sampled tokens (the CPU, a GPU, a
 // simulation). Used by instance_actor only, which plans the steps and owns the block tables; the engine owns the weights
 // and the memory of the KV blocks.
 //
@@ -37,7 +37,7 @@ struct EngineInfo {
   int32_t device_blocks = 0;       // KV capacity
   size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // steps that one order may ask for, see StepRun
-  int32_t orders_max = 1;          // steps that may be queued at a time: 1 or 2; with steps_max > 1: 1
+  int32_t orders_max = 1;          // orders that may be open: 1 or 2; 1 if steps_max > 1
   uint64_t block_layout = 0;       // KV layout and dtype: engines with equal ones can use each other's blocks
   uint64_t layout_hash = 0;        // goes into every BlockKey: block_layout and the weights' identity
   WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
@@ -141,7 +141,8 @@ struct StageWeights {
 struct SwitchWeights {
   uint64_t id = 0;
 };
-/// The result of either. An error of StageWeights says what is wrong with the folder; nothing is staged then.
+/// The result of either. An error of StageWeights says what is wrong with the folder; nothing is staged then. After one of SwitchWeights the
+/// engine cannot be used any more.
 struct WeightResult {
   uint64_t id = 0;
   Status status;

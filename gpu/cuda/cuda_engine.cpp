@@ -66,6 +66,7 @@ class CudaEngine final : public Engine {
       : config_(config),
         limits_{.rows = config.rows_max,
                 .row_splits = forward.row_splits_max,
+                .splits_all = forward.f32,  // its kernel has no tiles
                 .sequences = config.slots_max,
                 .tile_tokens = kTileRows / (model->config.heads / model->config.kv_heads),
                 .tree_rows = config.tree_rows_max},
@@ -390,8 +391,11 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> mo
   }
   const uint64_t block_layout = block_layout_of(model->config, config, forward.sum_parts, devices);
   auto engine = std::make_unique<CudaEngine>(model, forward, config, block_layout);
+  // All ranks alike: those whose weights moved capture their graphs again, with gathers that need the others.
+  const bool beside = config.weights_beside &&
+                      std::ranges::all_of(devices, [&](const auto& device) { return CudaForward::fits_beside(*model, forward, ranks, *device); });
   for (size_t i = 0; i < devices.size(); ++i) {
-    SEER_ASSIGN_OR_RETURN(auto kernels, CudaForward::make(*model, forward, peers[i].get(), *devices[i], config.weights_beside));
+    SEER_ASSIGN_OR_RETURN(auto kernels, CudaForward::make(*model, forward, peers[i].get(), *devices[i], beside));
     SEER_RETURN_IF_ERROR(engine->add_rank(std::move(devices[i]), std::move(peers[i]), std::move(kernels)));
   }
   return std::unique_ptr<Engine>(std::move(engine));

@@ -34,7 +34,8 @@ struct CudaEngineConfig {
   uint32_t block_tokens = 16;    // a multiple of 16
   int32_t slots_max = 256;       // sequences of a running batch
   int32_t rows_max = 1024;       // rows computed at once; a step with more takes several passes
-  /// Bounds the partial sums of attention: rows computed at once times the splits of 256 positions of the longest context.
+  /// Bounds the partial sums of attention: rows computed at once, but for those of prompts in bf16, times the splits of 256 positions of
+  /// the longest context.
   int32_t row_splits_max = 8192;
   bool graphs = true;            // steps that only decode are launched as graphs, one per size class; the bits are the same
   int32_t tree_rows_max = 0;     // rows in draft trees computed at once, 0 or at least kTreeRows; 0: no step has a tree

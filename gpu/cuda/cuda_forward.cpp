@@ -48,12 +48,14 @@ Result<std::unique_ptr<CudaForward>> CudaForward::make(const Model& model, const
   DeviceMemory memory;
   const Share share = peers ? Share{.rank = peers->rank(), .ranks = peers->ranks()} : Share{};
   std::unique_ptr<CudaForward> forward(new CudaForward(model, config, share, peers, weights_beside, memory));
-  if (weights_beside && static_cast<double>(memory.bytes()) > kBesideShare * static_cast<double>(device.properties().free_bytes))
-    return make(model, config, peers, device, false);
   SEER_RETURN_IF_ERROR(memory.reserve(device));
   memory.clear(device);
   SEER_RETURN_IF_ERROR(forward->begin(device, model));
   return forward;
+}
+
+bool CudaForward::fits_beside(const Model& model, const ForwardConfig& config, int32_t ranks, const Device& device) {
+  return static_cast<double>(bytes_needed(model, config, ranks, true)) <= kBesideShare * static_cast<double>(device.properties().free_bytes);
 }
 
 int64_t CudaForward::bytes_needed(const Model& model, const ForwardConfig& config, int32_t ranks, bool weights_beside) {
@@ -123,6 +125,8 @@ Status CudaForward::begin(Device& device, const Model& model) {
   }
   device.copy_in(Stream::kSteps, rope_, rope.data(), std::ssize(rope) * 4);
   SEER_RETURN_IF_ERROR(device.wait(device.record(Stream::kSteps)));  // `rope` must live until then
+  for (const auto& weights : weights_)
+    if (weights) SEER_RETURN_IF_ERROR(weights->reserve_staging(device));
   return upload(device, Stream::kSteps, *weights_[0], model);
 }
 
@@ -151,7 +155,8 @@ int64_t CudaForward::write_plan(const Pass& pass, std::byte* staged) {
   const Plan header{.rows = static_cast<int32_t>(pass.rows.size()),
                     .samples = static_cast<int32_t>(pass.samples.size()),
                     .tiles = static_cast<int32_t>(pass.tiles.size()),
-                    .trees = static_cast<int32_t>(pass.trees.size())};
+                    .trees = static_cast<int32_t>(pass.trees.size()),
+                    .split_rows = pass.split_rows};
   std::byte* to = staged;
   const auto put = [&to](const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
@@ -184,8 +189,8 @@ void CudaForward::apply_changes(Device& device, const std::byte* staged, int64_t
 
 void CudaForward::run(Device& device, const Pass& pass) {
   const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
-  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit), size(pass.trees),
-              std::ranges::any_of(pass.tiles, [](const PlanTile& tile) { return !tile.whole; })};
+  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), std::max(1, rounded_up(pass.split_positions, kSplit)), size(pass.trees),
+              pass.split_rows > 0};
   const int32_t rows = std::min(config_.rows_max, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.rows))));
   const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.splits)));
   const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows && shape.trees == 0;
@@ -196,7 +201,7 @@ void CudaForward::run(Device& device, const Pass& pass) {
     launch(device, {rows, rows, rows, splits, 0, true});
     graph->second = device.end_graph();
   }
-  device.launch_graph(graph->second);
+  graph->second ? device.launch_graph(*graph->second) : launch(device, shape);
 }
 
 void CudaForward::launch(Device& device, const Shape& shape) const {

@@ -42,10 +42,12 @@ int64_t gather_bytes_max(const ModelConfig& model, const ForwardConfig& config, 
 
 class CudaForward {
  public:
-  /// Reserves the memory on the device and puts the weights there. `weights_beside`: with room for other weights, if it is there.
+  /// Reserves the memory on the device and puts the weights there. `weights_beside`: with room for other weights.
   /// `peers`: null for a rank that is alone; else it outlives this. Errors: kFull, kUnavailable.
   static Result<std::unique_ptr<CudaForward>> make(const Model& model, const ForwardConfig& config, Communicator* peers, Device& device,
                                                    bool weights_beside);
+  /// Whether each of `ranks` devices like this one has room for other weights beside those that run.
+  static bool fits_beside(const Model& model, const ForwardConfig& config, int32_t ranks, const Device& device);
   /// The bytes that make() would reserve on each of `ranks` devices.
   static int64_t bytes_needed(const Model& model, const ForwardConfig& config, int32_t ranks, bool weights_beside);
 
@@ -111,7 +113,7 @@ class CudaForward {
   std::array<std::unique_ptr<DeviceWeights>, 2> weights_;  // the second: null without room beside
   size_t running_ = 0;
 
-  std::map<std::array<int32_t, 3>, GraphId> graphs_;  // by rows, splits and which weights
+  std::map<std::array<int32_t, 3>, std::optional<GraphId>> graphs_;  // by rows, splits and which weights
 
   std::byte* kv_ = nullptr;
   SlotState* slots_ = nullptr;

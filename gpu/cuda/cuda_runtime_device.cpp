@@ -106,13 +106,17 @@ class CudaDevice final : public Device {
     run("beginning a graph", [&] { return cudaStreamBeginCapture(at(Stream::kSteps), cudaStreamCaptureModeThreadLocal); });
   }
   /// Also on a device that has failed: NCCL waits for the ends of graphs that have its gathers.
-  GraphId end_graph() override {
+  std::optional<GraphId> end_graph() override {
     cudaSetDevice(index_);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     cudaError_t made = cudaStreamEndCapture(at(Stream::kSteps), &graph);
     if (made == cudaSuccess && status().ok()) made = cudaGraphInstantiate(&exec, graph, 0);
     if (graph != nullptr) cudaGraphDestroy(graph);
+    if (made == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();  // it is dealt with
+      return std::nullopt;
+    }
     keep("ending a graph", made);
     const std::lock_guard lock(graphs_mutex_);
     if (exec != nullptr && !status().ok()) cudaGraphExecDestroy(std::exchange(exec, nullptr));  // others have been dropped, or will be

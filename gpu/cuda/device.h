@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -69,9 +70,9 @@ class Device {
   virtual void call(Stream stream, HostCall& call) = 0;
 
   /// From begin_graph() to end_graph() work on the steps' stream does not run but becomes a graph, which one call launches as often as
-  /// wanted. It is kept with the device.
+  /// wanted. It is kept with the device. None: there is no memory for it.
   virtual void begin_graph() = 0;
-  virtual GraphId end_graph() = 0;
+  virtual std::optional<GraphId> end_graph() = 0;
   virtual void launch_graph(GraphId graph) = 0;
   /// Frees all graphs, also one that is being made; those that run go on to their ends. By any thread. REQUIRES: the device has failed,
   /// so that none is launched any more.

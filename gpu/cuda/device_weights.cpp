@@ -133,7 +133,7 @@ class DeviceWeights::Uploader {
   void put_rows(std::byte* to, const PackedMatrix& from, const Slice& slice, int64_t stride, bool f32) {
     const int64_t element_bytes = f32 ? 4 : 2, row_bytes = stride * element_bytes;
     const auto at_once = static_cast<int32_t>(std::max<int64_t>(1, kStagingBytes / 2 / row_bytes));
-    for (int32_t first = 0, count = slice.row_count(); first < count; first += at_once) {
+    for (int32_t first = 0, count = slice.row_count(); first < count && !has_failed_; first += at_once) {
       const int32_t rows = std::min(at_once, count - first);
       std::byte* const staged = room(rows * row_bytes);
       fill_parallel(rows, rows * row_bytes, [&](int32_t begin, int32_t end) {
@@ -160,7 +160,7 @@ class DeviceWeights::Uploader {
     const int64_t row_bytes = int64_t{to.rows_padded()} * 4;
     const auto at_once = static_cast<int32_t>(std::clamp<int64_t>(kStagingBytes / 2 / row_bytes, 1, slice.columns.count));
     std::vector<float> row(static_cast<size_t>(from.columns()));
-    for (int32_t first = 0; first < slice.columns.count; first += at_once) {
+    for (int32_t first = 0; first < slice.columns.count && !has_failed_; first += at_once) {
       const int32_t columns = std::min(at_once, slice.columns.count - first);
       auto* const block = reinterpret_cast<float*>(room(columns * row_bytes));
       std::fill_n(block, int64_t{columns} * to.rows_padded(), 0.0f);
@@ -187,7 +187,7 @@ class DeviceWeights::Uploader {
     if (used_ + bytes > kStagingBytes / 2) {
       sent_[half_] = device_.record(stream_);
       half_ = 1 - half_;
-      (void)wait_(sent_[half_]);  // an error stays, and flush() returns it
+      if (!wait_(sent_[half_]).ok()) has_failed_ = true;  // an error stays, and flush() returns it
       used_ = 0;
     }
     std::byte* const p = staging_ + static_cast<int64_t>(half_) * (kStagingBytes / 2) + used_;
@@ -199,15 +199,18 @@ class DeviceWeights::Uploader {
   const Stream stream_;
   std::byte* const staging_;
   const std::function<Status(EventId)>& wait_;
+  bool has_failed_ = false;  // the device: nothing more is converted for it
   int64_t used_ = 0;
   size_t half_ = 0;
   std::array<EventId, 2> sent_{};
 };
 
+Status DeviceWeights::reserve_staging(Device& device) {
+  SEER_ASSIGN_OR_RETURN(staging_, device.allocate_pinned(kStagingBytes));
+  return {};
+}
+
 Status DeviceWeights::upload(Device& device, Stream stream, const Model& model, const std::function<Status(EventId)>& wait) {
-  if (!staging_) {
-    SEER_ASSIGN_OR_RETURN(staging_, device.allocate_pinned(kStagingBytes));
-  }
   Uploader uploader(device, stream, staging_, wait);
   const auto put_matrix = [&](const DeviceMatrix& to, const PackedMatrix& from, const Slice& slice) {
     if (f32_)

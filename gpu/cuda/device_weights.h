@@ -47,6 +47,8 @@ class DeviceWeights {
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
+  /// Pinned memory of the host, which upload() needs. Once, before steps run: they might wait for it.
+  Status reserve_staging(Device& device);
   /// Copies the weights of a model of the same shape, after what is queued on the stream, and waits until they are there.
   /// Errors: kUnavailable (the device's own), kCorrupt (what arrived has a number that is not finite).
   Status upload(Device& device, Stream stream, const Model& model, const std::function<Status(EventId)>& wait);

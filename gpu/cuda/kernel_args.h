@@ -55,7 +55,7 @@ struct PlanRow {
   int32_t place = 0;    // its KV is where the position start + place belongs. Without a tree: its offset
   int32_t parent = -1;  // in a tree: a row of the pass; -1: it is the root
   int32_t tree = -1;    // >= 0: it is this one of the pass's rows in trees
-  int32_t whole = 0;    // 1: its tile is
+  int32_t split_row = -1;  // among the rows of split tiles; -1: its tile is whole
   int32_t unused = 0;
 };
 struct PlanSample {
@@ -66,7 +66,7 @@ struct PlanSample {
 };
 struct PlanTile {  // rows of one slot that attend together
   int32_t first_row = 0, rows = 0;
-  int32_t whole = 0;  // 1: a block goes over all of the context; 0: a block per split of it
+  int32_t first_split_row = -1;  // a block for each split of the context, and this is split_row of its first row; -1: one block for all of it
   int32_t unused = 0;
 };
 struct PlanTree {  // a draft tree; its rows are sampled
@@ -74,6 +74,8 @@ struct PlanTree {  // a draft tree; its rows are sampled
 };
 struct Plan {
   int32_t rows = 0, samples = 0, tiles = 0, trees = 0;
+  int32_t split_rows = 0;
+  int32_t unused[3] = {};
 };
 
 /// A row of the pass at hand, resolved on the device. Its KV is in `block`, where the position `place` belongs.
@@ -203,8 +205,8 @@ struct AttentionArgs {
   const void* kv;
   const void* paths;      // of PathArgs
   void* out;              // [row][out_stride]
-  float* partial;         // bf16: [row][head][splits][padded_dim]; f32: [row][head][splits * kSplit]
-  void* stats;            // bf16: [KV head][splits][row][head of the group]: the largest score, in units of log2, and the sum
+  float* partial;         // bf16: [split row][head][splits][padded_dim]; f32: [row][head][splits * kSplit]
+  void* stats;            // bf16: [KV head][splits][split row][head of the group]: the largest score, in units of log2, and the sum
   int64_t kv_block_elements, kv_layer_elements;
   int32_t table_stride, block_tokens, heads, kv_heads, head_dim, padded_dim, splits, out_stride;
   float scale;            // head_dim^-1/2; bf16: times log2(e)

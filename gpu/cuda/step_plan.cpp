@@ -60,11 +60,17 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
     const auto start = static_cast<int32_t>(step.start);
     const bool is_tree = !step.parents.empty();
     const bool gives_kept = step.gives_kept();
+    const int32_t together = is_tree ? 1 : limits.tile_tokens;  // each row of a tree has a path of its own
     for (int32_t first = 0; first < total;) {
+      const int32_t left = total - first;
+      // Several tiles are blocks enough without a split of the context.
+      const auto are_whole = [&](int32_t rows) { return !is_tree && !limits.splits_all && rows > together; };
       const auto fitting = [&](const Pass& pass) {
-        const int32_t longest = std::max(pass.positions, start + total), splits = (longest + kSplit - 1) / kSplit;
-        const int32_t rows = std::min(limits.rows, limits.row_splits / splits) - static_cast<int32_t>(pass.rows.size());
-        return is_tree ? std::min(rows, limits.tree_rows - pass.tree_rows) : rows;
+        const int32_t rows = std::min(left, limits.rows - static_cast<int32_t>(pass.rows.size()));
+        if (are_whole(rows)) return rows;
+        const int32_t longest = std::max(pass.split_positions, start + total), splits = (longest + kSplit - 1) / kSplit;
+        const int32_t split_rows = std::min(rows, limits.row_splits / splits - pass.split_rows);
+        return is_tree ? std::min(split_rows, limits.tree_rows - pass.tree_rows) : split_rows;
       };
       if (passes.empty() || in_pass == limits.sequences || fitting(passes.back()) < (is_tree ? total : 1)) {
         passes.emplace_back();
@@ -72,13 +78,15 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
       }
       Pass& pass = passes.back();
       if (first == 0) pass.begun.push_back(index);
-      const int32_t taken = std::min(total - first, std::max(1, fitting(pass)));
-      const int32_t together = is_tree ? 1 : limits.tile_tokens;  // each row of a tree has a path of its own
-      const int32_t whole = !is_tree && taken > together;  // several tiles: blocks enough without a split of the context
+      const int32_t taken = std::max(1, fitting(pass));
+      const bool is_whole = are_whole(taken);
       const auto first_row = static_cast<int32_t>(pass.rows.size());
       for (int32_t i = first; i < first + taken; ++i) {
-        PlanRow& row = pass.rows.emplace_back(
-            PlanRow{.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)], .place = i, .whole = whole});
+        PlanRow& row = pass.rows.emplace_back(PlanRow{.slot = planned.slot,
+                                                      .offset = i,
+                                                      .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)],
+                                                      .place = i,
+                                                      .split_row = is_whole ? -1 : pass.split_rows + i - first});
         if (is_tree) {
           const int32_t parent = step.parents[static_cast<size_t>(i)];
           row.parent = parent < 0 ? -1 : first_row + parent;
@@ -93,10 +101,15 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
         pass.destinations.push_back({index, sample, gives_kept});
       }
       for (int32_t i = 0; i < taken; i += together)
-        pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i), .whole = whole});
+        pass.tiles.push_back({.first_row = first_row + i,
+                              .rows = std::min(together, taken - i),
+                              .first_split_row = is_whole ? -1 : pass.split_rows + i});
       if (is_tree)
         pass.trees.push_back({.first_row = first_row, .rows = total, .first_sample = static_cast<int32_t>(std::ssize(pass.samples)) - total});
-      pass.positions = std::max(pass.positions, start + first + taken);
+      if (!is_whole) {
+        pass.split_rows += taken;
+        pass.split_positions = std::max(pass.split_positions, start + first + taken);
+      }
       first += taken;
       ++in_pass;
     }

@@ -38,12 +38,14 @@ struct Pass {
   int32_t tree_rows = 0;
   std::vector<Destination> destinations;  // of the samples, in the result of the step
   std::vector<int32_t> begun;             // sequences whose first row is in it
-  int32_t positions = 0;                  // of its longest context
+  int32_t split_rows = 0;                 // rows of split tiles (PlanTile)
+  int32_t split_positions = 0;            // of the longest context of these
 };
 
 struct PassLimits {
   int32_t rows = 0;         // of a pass
-  int32_t row_splits = 0;   // rows times the splits of the longest context; at least those of the longest context
+  int32_t row_splits = 0;   // split rows times the splits of the longest of their contexts; at least the splits of the longest there is
+  bool splits_all = false;  // no tile is whole
   int32_t sequences = 0;    // of a pass
   int32_t tile_tokens = 1;  // rows of a sequence that attend together
   int32_t tree_rows = 0;    // of all trees of a pass; 0: there are none

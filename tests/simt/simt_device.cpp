@@ -103,10 +103,14 @@ class SimtDevice final : public Device {
     recording_ = true;
     graphs_.emplace_back();
   }
-  GraphId end_graph() override {
+  std::optional<GraphId> end_graph() override {
     const std::lock_guard lock(machine_mutex());
     SEER_CHECK(recording_);
     recording_ = false;
+    if (std::ssize(graphs_) > config_.graphs_max) {
+      graphs_.pop_back();
+      return std::nullopt;
+    }
     return graphs_.size() - 1;
   }
   void launch_graph(GraphId graph) override {

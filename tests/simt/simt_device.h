@@ -23,6 +23,7 @@ struct SimtConfig {
   bool group_mma = true;         // with the kernels for wgmma, if the library has them
   int64_t fail_allocation = -1;  // this one fails, counted from 0
   int64_t fail_launch = -1;      // this one, and all work after it
+  int64_t graphs_max = 1 << 20;  // for which there is memory
   int64_t hang_launch = -1;      // this one never ends
 };
 

@@ -4,7 +4,7 @@
 // their scores, one rescaling of its sums, their values. Splits are added in ascending order. So a row's bits depend on its own query and
 // the KV up to its own position only: not on the tile, the batch or the length of others. A block does one split, whose sums
 // attention_combine adds; or all splits of a tile that is whole, in which case nothing goes through memory.
-// Bytes: (context of the tile) * 2 * padded_dim * 2 per tile and KV head; the sums of splits, (padded_dim + 2) * 4 per row, head and split,
+// Bytes: (context of the tile) * 2 * padded_dim * 2 per tile and KV head; the sums of splits, (padded_dim + 2) * 4 per split row, head and split,
 // written and read once. 4 * context * padded_dim operations per row and head.
 #pragma once
 #include "gpu/cuda/kernel_args.h"
@@ -134,7 +134,7 @@ GPU_INLINE SplitFactors join_split(float& best, float& sum, float split_best, fl
 
 // Where the largest score and the sum of a row and split are: those of the rows of a tile are neighbours.
 GPU_INLINE Float2* split_stats(const AttentionArgs& args, int kv_head, int split, int row) {
-  return static_cast<Float2*>(args.stats) + (int64_t{kv_head} * args.splits + split) * args.plan->rows * (args.heads / args.kv_heads) + row;
+  return static_cast<Float2*>(args.stats) + (int64_t{kv_head} * args.splits + split) * args.plan->split_rows * (args.heads / args.kv_heads) + row;
 }
 
 // grid: (splits, KV heads, tiles)
@@ -150,8 +150,9 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
   const int start = first->position, positions = start + tile_rows.rows;
   const int begin = block_x() * kSplit;
   if (begin >= positions) return;
-  if (tile_rows.whole && begin > 0) return;
-  const int end = tile_rows.whole || begin + kSplit > positions ? positions : begin + kSplit;
+  const bool is_whole = tile_rows.first_split_row < 0;
+  if (is_whole && begin > 0) return;
+  const int end = is_whole || begin + kSplit > positions ? positions : begin + kSplit;
   const auto* query = static_cast<const uint16_t*>(args.query);
   unsigned char* shared = dynamic_shared();
   unsigned char* shared_query = shared + 4 * kTileBytes;
@@ -307,15 +308,15 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
     }
   }
   if (!computes) return;
-  if (!tile_rows.whole) {
+  if (!is_whole) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (row_of[h] >= rows) continue;
-      const int64_t token = first_row + row_of[h] / group, head = kv_head * group + row_of[h] % group;
-      float* to = args.partial + ((token * args.heads + head) * args.splits + block_x()) * kDim + lane % 4 * 2;
+      const int64_t split_row = tile_rows.first_split_row + row_of[h] / group, head = kv_head * group + row_of[h] % group;
+      float* to = args.partial + ((split_row * args.heads + head) * args.splits + block_x()) * kDim + lane % 4 * 2;
 #pragma unroll
       for (int d = 0; d < kDim / 8; ++d) store(to + d * 8, Float2{out[d][h * 2], out[d][h * 2 + 1]});
-      if (lane % 4 == 0) store(split_stats(args, kv_head, block_x(), first_row * group + row_of[h]), Float2{best[h], sum[h]});
+      if (lane % 4 == 0) store(split_stats(args, kv_head, block_x(), tile_rows.first_split_row * group + row_of[h]), Float2{best[h], sum[h]});
     }
     return;
   }
@@ -347,11 +348,11 @@ GPU_INLINE void attention_128(const AttentionArgs& args) { attention_split<128>(
 GPU_INLINE void attention_combine(const AttentionArgs& args) {
   const int i = block_x() * kAttentionThreads + thread_index(), row = block_y();
   const int head = i / (args.padded_dim / 2), d = i % (args.padded_dim / 2) * 2, group = args.heads / args.kv_heads;
-  const int position = args.rows[row].position, whole = plan_rows(args.plan)[row].whole;
-  if (head >= args.heads || d >= args.head_dim || lacks_row(args.plan, row, position | whole) || whole) return;
-  const int splits = position / kSplit + 1, stats_stride = args.plan->rows * group;
-  const float* partial = args.partial + (int64_t{row} * args.heads + head) * args.splits * args.padded_dim + d;
-  const Float2* all_stats = split_stats(args, head / group, 0, row * group + head % group);
+  const int position = args.rows[row].position, split_row = plan_rows(args.plan)[row].split_row;
+  if (head >= args.heads || d >= args.head_dim || lacks_row(args.plan, row, position | split_row) || split_row < 0) return;
+  const int splits = position / kSplit + 1, stats_stride = args.plan->split_rows * group;
+  const float* partial = args.partial + (int64_t{split_row} * args.heads + head) * args.splits * args.padded_dim + d;
+  const Float2* all_stats = split_stats(args, head / group, 0, split_row * group + head % group);
   float best = -INFINITY, sum = 0;
   Float2 value{0, 0};
 #pragma unroll 1

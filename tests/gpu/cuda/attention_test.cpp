@@ -38,7 +38,8 @@ class AttentionBench {
   std::vector<uint32_t> run(int32_t together) {
     Pass pass;
     pass.rows.resize(static_cast<size_t>(rows_));
-    for (int32_t i = 0; i < rows_; i += together) pass.tiles.push_back({.first_row = i, .rows = std::min(together, rows_ - i)});
+    pass.split_rows = rows_;
+    for (int32_t i = 0; i < rows_; i += together) pass.tiles.push_back({.first_row = i, .rows = std::min(together, rows_ - i), .first_split_row = i});
     std::vector<std::byte> plan(static_cast<size_t>(CudaForward::plan_bytes(rows_)));
     device_->copy_in(Stream::kSteps, plan_, plan.data(), CudaForward::write_plan(pass, plan.data()));
     device_->clear(Stream::kSteps, partial_, partial_bytes());

@@ -193,13 +193,13 @@ TEST_CASE("cuda engine: a sequence does not notice the batch it is in, of 1 to 1
   }
 }
 
-TEST_CASE("cuda engine: steps that are graphs give the bits of kernels launched one by one") {
+TEST_CASE("cuda engine: steps that are graphs give the bits of kernels launched one by one, also where there is memory for few of them") {
   const auto model = tiny("qwen3", "BF16");
   std::vector<std::vector<SampledToken>> want;
-  for (const bool graphs : {false, true}) {
+  for (const int64_t graphs : {0, 2, 1 << 20}) {
     CudaEngineConfig config = small_config(CudaType::kBf16);
-    config.graphs = graphs;
-    EngineRunner runner(simt_engine(model, config));
+    config.graphs = graphs > 0;
+    EngineRunner runner(simt_engine(model, config, {.graphs_max = graphs}));
     std::vector<TestSequence> live;
     std::vector<std::vector<SampledToken>> got;
     for (int n = 0; n < 25; ++n) {
@@ -213,8 +213,25 @@ TEST_CASE("cuda engine: steps that are graphs give the bits of kernels launched 
         live[i].tokens.push_back(result.sampled[i][0].token);
       }
     }
-    if (!graphs) want = got;
+    if (graphs == 0) want = got;
     CHECK(got == want);
+  }
+}
+
+TEST_CASE("cuda engine: a prompt computed beside a long context changes no bit of either") {
+  for (const auto& [type, model] : attention_models()) {
+    EngineRunner alone(simt_engine(model, small_config(type))), together(simt_engine(model, small_config(type)));
+    const auto context = [&](EngineRunner& runner) {  // of two splits
+      TestSequence s = sequence_of(random_tokens(300, 96, 1), 1, kRandom);
+      runner.step({runner.plan(s, 299, 0)});
+      return s;
+    };
+    TestSequence a = context(alone), b = context(together);
+    TestSequence first = sequence_of(random_tokens(70, 96, 2), 2, kRandom), second = first;
+    std::vector<SequenceStep> steps{together.plan(second, 70, 1), together.plan(b, 1, 1)};
+    const StepResult got = together.step(std::move(steps));
+    CHECK(got.sampled[0] == alone.step({alone.plan(first, 70, 1)}).sampled[0]);
+    CHECK(got.sampled[1] == alone.step({alone.plan(a, 1, 1)}).sampled[0]);
   }
 }
 

@@ -32,7 +32,7 @@ class CountingDevice final : public cuda::Device {
   }
   void call(cuda::Stream stream, cuda::HostCall& call) override { device_->call(stream, call); }
   void begin_graph() override { device_->begin_graph(); }
-  cuda::GraphId end_graph() override { return device_->end_graph(); }
+  std::optional<cuda::GraphId> end_graph() override { return device_->end_graph(); }
   void launch_graph(cuda::GraphId graph) override { device_->launch_graph(graph); }
   void drop_graphs() override { device_->drop_graphs(); }
   cuda::EventId record(cuda::Stream stream) override { return device_->record(stream); }

@@ -89,6 +89,12 @@ inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType t
     while (std::ssize(step.blocks) < splits * 16) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
   }
   const SequenceStep step = batch.sequences.back();
+  if (type == CudaType::kBf16) {  // beside them a part of a prompt, in tiles that are whole
+    TestSequence prompt = sequence_of(random_tokens(370, 90, 2), 2, kRandom);
+    SequenceStep& part = batch.sequences.emplace_back(runner.plan(prompt, 370, 1));
+    part.start = 300;
+    part.tokens.erase(part.tokens.begin(), part.tokens.begin() + 300);
+  }
   runner.submit(std::move(batch));
   const Status given = std::get<StepResult>(runner.wait()).status;
   if (!given.ok()) return given;

@@ -30,6 +30,8 @@ TEST_CASE("ptx: no finding, the bits of the CPU engine in f32 mode, and no instr
     const auto model = tiny("llama", "BF16", {{"head_dim", dim}, {"num_hidden_layers", 1}, {"attention_bias", true}, {"mlp_bias", true}});
     const StepsRun run = run_steps(model, CudaType::kBf16);
     REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
+    const Status far = run_far_step(tiny("llama", "BF16", {{"head_dim", dim}, {"num_hidden_layers", 1}, {"max_position_embeddings", 4096}}), CudaType::kBf16);
+    REQUIRE_MESSAGE(far.ok(), far.error().detail);
   }
   // Wide rows, so that unrolled loops are reached too, with biases and norms of heads, and with a row that is not finite.
   for (const std::string dtype : {"BF16", "F32"}) {

@@ -35,22 +35,27 @@ TEST_CASE("step plan: passes have every row and sample once, in order, within th
     }
     std::vector<PlannedSequence> sequences;
     for (const SequenceStep& s : steps) sequences.push_back({.slot = static_cast<int32_t>(sequences.size()), .step = &s});
-    const PassLimits limits{.rows = 64, .row_splits = 100, .sequences = 5, .tile_tokens = 1 + below(16)};
+    const PassLimits limits{.rows = 64, .row_splits = 100, .splits_all = seed % 4 == 0, .sequences = 5, .tile_tokens = 1 + below(16)};
     std::vector<std::vector<int32_t>> rows(steps.size()), samples(steps.size());
     std::vector<int32_t> begun;
     for (const Pass& pass : plan_passes(sequences, limits)) {
       CHECK(std::ssize(pass.rows) <= limits.rows);
-      const int32_t splits = (pass.positions + kSplit - 1) / kSplit;
-      CHECK(std::ssize(pass.rows) * splits <= limits.row_splits);
+      const int32_t splits = (pass.split_positions + kSplit - 1) / kSplit;
+      CHECK(pass.split_rows * splits <= limits.row_splits);
+      int32_t next_split_row = 0;
       begun.insert(begun.end(), pass.begun.begin(), pass.begun.end());
       std::set<int32_t> in_pass;
       for (const PlanRow& row : pass.rows) {
         in_pass.insert(row.slot);
         const auto& step = steps[static_cast<size_t>(row.slot)];
         CHECK(row.token == step.tokens[static_cast<size_t>(row.offset)]);
-        CHECK(step.start + row.offset < pass.positions);
+        if (row.split_row >= 0) {
+          CHECK(row.split_row == next_split_row++);
+          CHECK(step.start + row.offset < pass.split_positions);
+        }
         rows[static_cast<size_t>(row.slot)].push_back(row.offset);
       }
+      CHECK(next_split_row == pass.split_rows);
       CHECK(std::ssize(in_pass) <= limits.sequences);
       int32_t next_row = 0;
       for (const PlanTile& tile : pass.tiles) {  // cover the rows, each of one slot, at following positions
@@ -58,11 +63,11 @@ TEST_CASE("step plan: passes have every row and sample once, in order, within th
         CHECK(tile.rows <= limits.tile_tokens);
         const int32_t slot = pass.rows[static_cast<size_t>(next_row)].slot;
         const auto tiles_of_slot = std::ranges::count_if(pass.tiles, [&](const PlanTile& t) { return pass.rows[static_cast<size_t>(t.first_row)].slot == slot; });
-        CHECK(tile.whole == (tiles_of_slot > 1));  // with one tile, blocks share the context
+        CHECK((tile.first_split_row < 0) == (tiles_of_slot > 1 && !limits.splits_all));  // with one tile, blocks share the context
         for (int32_t i = 0; i < tile.rows; ++i) {
           const PlanRow &first = pass.rows[static_cast<size_t>(next_row)], &row = pass.rows[static_cast<size_t>(next_row + i)];
           CHECK(row.slot == first.slot);
-          CHECK(row.whole == tile.whole);
+          CHECK(row.split_row == (tile.first_split_row < 0 ? -1 : tile.first_split_row + i));
           CHECK(row.offset == first.offset + i);
         }
         next_row += tile.rows;
@@ -83,6 +88,14 @@ TEST_CASE("step plan: passes have every row and sample once, in order, within th
       CHECK(begun[i] == static_cast<int32_t>(i));
     }
   }
+}
+
+TEST_CASE("step plan: rows of a long prompt need no room for partial sums, so that a pass has as many as of a short one") {
+  const SequenceStep prompt = step_of(32'000, 512, 0), decode = step_of(32'000, 1, 1);
+  std::vector<PlannedSequence> sequences{{.slot = 0, .step = &prompt}};
+  for (int32_t slot = 1; slot <= 64; ++slot) sequences.push_back({.slot = slot, .step = &decode});
+  const PassLimits limits{.rows = 1024, .row_splits = 8192, .sequences = 256, .tile_tokens = 16};
+  CHECK(plan_passes(sequences, limits).size() == 1);
 }
 
 TEST_CASE("step plan: a sequence that goes on feeds its slot's last token, and moves the slot on") {
