@@ -6,10 +6,12 @@
 #include <spdlog/pattern_formatter.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 
 #include "protocols/check.h"
 
@@ -91,8 +93,8 @@ std::string to_string(LogLevel level) {
 }
 
 struct EventLog::Sink {
-  Sink(std::ofstream file_in, LogLevel level_in, LogClock clock)
-      : level(level_in), file(std::move(file_in)), logger("seer", std::make_shared<spdlog::sinks::ostream_sink_mt>(file)) {
+  Sink(std::ofstream file_in, std::string name_in, LogLevel level_in, LogClock clock)
+      : level(level_in), name(std::move(name_in)), file(std::move(file_in)), logger("seer", std::make_shared<spdlog::sinks::ostream_sink_mt>(file)) {
     set_up(clock);
   }
   Sink(spdlog::sink_ptr out, LogLevel level_in, LogClock clock) : level(level_in), logger("seer", std::move(out)) {
@@ -106,7 +108,14 @@ struct EventLog::Sink {
         clock == LogClock::kSteady ? "%Y-%m-%dT%H:%M:%S.%fZ %v" : "%E.%f %v", spdlog::pattern_time_type::utc, "\n"));
   }
 
+  /// Says once that lines are lost.
+  void note_failure() {
+    if (file.is_open() && !file && !has_failed.exchange(true)) std::cerr << cat("seer: the log ", name, " cannot be written: its lines are lost\n");
+  }
+
   const LogLevel level;
+  const std::string name;
+  std::atomic<bool> has_failed = false;
   std::ofstream file;  // declared before the logger, which writes to it; not open if the sink is another stream
   spdlog::logger logger;
   int64_t offset_us = 0;  // added to the actors' clock for the time in a line
@@ -117,7 +126,7 @@ Result<EventLog> EventLog::open(const LogConfig& config) {
     return EventLog(std::make_shared<Sink>(std::make_shared<spdlog::sinks::stderr_sink_mt>(), config.level, config.clock));
   std::ofstream file(config.file, std::ios::app);
   if (!file) return fail(Code::kIo, "cannot open the log ", config.file, ": ", std::strerror(errno));
-  return EventLog(std::make_shared<Sink>(std::move(file), config.level, config.clock));
+  return EventLog(std::make_shared<Sink>(std::move(file), config.file, config.level, config.clock));
 }
 
 EventLog EventLog::to(std::ostream& out, LogLevel level, LogClock clock) {
@@ -137,6 +146,7 @@ void EventLog::write(LogLevel level, int64_t now_us, const char* event, std::ini
   const std::string line = cat(to_string(level), " ", event, first_fields_, text_of(fields));
   const std::chrono::microseconds time(now_us + sink_->offset_us);
   sink_->logger.log(spdlog::log_clock::time_point(time), spdlog::source_loc{}, spdlog_level(level), line);
+  sink_->note_failure();
 }
 
 void EventLog::error(int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {

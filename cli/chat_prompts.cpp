@@ -1,5 +1,7 @@
 #include "cli/chat_prompts.h"
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -12,7 +14,7 @@ using Context = nlohmann::ordered_json;
 
 Result<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(Code::kNotFound, path.string(), ": cannot be read");
+  if (!file) return fail(Code::kNotFound, "cannot read ", path.string(), ": ", std::strerror(errno));
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 

@@ -30,7 +30,7 @@ Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, 
   }
   if (stop.load()) return fail(Code::kCancelled, "stopped on request");
   return fail(Code::kUnavailable, flag, " ", address, ": no controller answers there, in ", kTriesMax, " tries over ",
-              (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : "");
+              (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : ", or it wants --tls-cert, --tls-key and --tls-ca");
 }
 
 Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {

@@ -44,7 +44,7 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
 /// For the options of machines within this process. --weight-version counts for servers of others too.
 Need local_need(const std::string& cluster, bool has_engines = false) {
   Need need{{"device", "tensor-parallel", "instances", "nodes", "threads-per-instance", "pin", "weights", "max-batch", "prefill-tokens", "step-depth",
-             "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule",
+             "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "drafting", "draft-max", "draft-shape", "draft-rule",
              "draft-lambda", "draft-profile"},
             cluster.empty() && !has_engines,
             has_engines ? "with --engines, whose servers have their own" : "with --cluster, whose machines have their own"};
@@ -61,7 +61,6 @@ Need router_need(const RouterOptions& o) {
 
 std::vector<std::string> ineffective_options(const ServeOptions& o, const std::set<std::string>& given) {
   std::vector<Need> needs{local_need(o.cluster, !o.router.engines.empty()),
-                          {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
                           router_need(o.router),
                           {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-secret-file", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
@@ -96,7 +95,6 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
       {{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
       local_need(o.cluster, !o.router.engines.empty()),
-      {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
       router_need(o.router),
       {{"profile-out"}, !o.router.engines.empty(), "without --engines"}};
   needs.push_back({{"tls-cert", "tls-key", "tls-ca", "secret-file", "insecure"}, !o.cluster.empty(), "without --cluster"});
@@ -117,6 +115,7 @@ std::vector<std::string> ineffective_options(const SimulateOptions& o, const std
                     {{"ssd-read-gb-per-s", "ssd-write-gb-per-s"}, o.cold_bytes > 0 || sweeps("cold="), "without --cold-bytes"},
                     {{"reward-workers"}, o.iteration.reward_s > 0, "without --reward-s"},
                     {{"sweep-runs-max"}, !o.sweep.empty(), "without --sweep"},
+                    {{"instances"}, !sweeps("instances="), "beside --sweep instances=..."},
                     {{"kv-bytes-per-token"}, !o.profile.empty(), "without --profile"},
                     {{"draft-acceptance", "drafter", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
                     {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},

@@ -33,9 +33,11 @@ template <class T>
 Result<T> integer_field(const Json& value, const char* name, T low, const std::string& found) {
   const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
                                                : value.is_number_integer() && std::in_range<T>(value.get<int64_t>());  // "-0" too
-  if (!fits || value.get<T>() < low)
+  if (!fits || value.get<T>() < low) {
+    const bool is_large = value.is_number() && value.get<double>() > static_cast<double>(low);
     return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low,
-                sizeof(T) < sizeof(int64_t) ? cat(" and at most ", std::numeric_limits<T>::max()) : "");
+                is_large || sizeof(T) < sizeof(int64_t) ? cat(" and at most ", std::numeric_limits<T>::max()) : "");
+  }
   return value.get<T>();
 }
 

@@ -10,21 +10,30 @@
 namespace seer {
 namespace {
 
-/// Checks that every response, at its longest, fits in the KV cache of one instance.
-Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, const EngineInfo& engine) {
-  const auto blocks_for = [&](const GroupSpec& group) {
-    const int64_t tokens = static_cast<int64_t>(group.prompt_ids.size()) + group.sampling.max_tokens;
-    return (tokens + engine.block_tokens - 1) / engine.block_tokens;
-  };
-  const auto longest = std::max_element(work.groups.begin(), work.groups.end(), [&](const GroupSpec& a, const GroupSpec& b) {
-    return blocks_for(a) < blocks_for(b);
-  });
-  const int64_t blocks = blocks_for(*longest);
+/// The response that may get the longest, of the prompts that are there before the rollout starts. One that comes later and needs more
+/// KV than there is fails alone.
+struct LongestResponse {
+  int64_t line = 0;
+  int64_t prompt_tokens = 0, max_tokens = 0;
+  int64_t tokens() const { return prompt_tokens + max_tokens; }
+};
+
+LongestResponse longest_response(const RolloutWork& work) {
+  LongestResponse longest;
+  for (const GroupSpec& group : work.groups) {
+    const LongestResponse own{static_cast<int64_t>(work.lines[group.id.index].line), std::ssize(group.prompt_ids), group.sampling.max_tokens};
+    if (own.tokens() > longest.tokens()) longest = own;
+  }
+  return longest;
+}
+
+/// Checks that it fits in the KV cache of one instance.
+Status check_kv_fits(const RolloutOptions& options, const LongestResponse& longest, const EngineInfo& engine) {
+  const int64_t blocks = (longest.tokens() + engine.block_tokens - 1) / engine.block_tokens;
   if (blocks <= engine.device_blocks) return {};
   return fail(Code::kInvalidArgument, "--kv-bytes ", options.kv_bytes, " holds ", engine.device_blocks, " KV blocks of ",
-              engine.block_bytes, " bytes, and the prompt of ", options.prompts_name(), ":", work.lines[longest->id.index].line,
-              " (", longest->prompt_ids.size(), " tokens) with max_tokens ", longest->sampling.max_tokens, " needs ", blocks,
-              ": the least that works is ", blocks * engine.block_bytes);
+              engine.block_bytes, " bytes, and the prompt of ", options.prompts_name(), ":", longest.line, " (", longest.prompt_tokens,
+              " tokens) with max_tokens ", longest.max_tokens, " needs ", blocks, ": the least that works is ", blocks * engine.block_bytes);
 }
 
 /// With --html, a history for each instance; else none.
@@ -37,13 +46,14 @@ LoadHistories make_histories(const RolloutOptions& options) {
 }
 
 /// Makers of engines large enough for every response, watched if there are histories.
-/// REQUIRES: options, work and aside outlive the makers.
+/// REQUIRES: options and aside outlive the makers.
 Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
                                SlowWork& aside) {
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, work.loaded, aside));
-  makers.make_engine = [make = makers.make_engine, &options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+  // Other prompts may come while an engine is made again.
+  makers.make_engine = [make = makers.make_engine, &options, longest = longest_response(work), histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make(id));
-    SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
+    SEER_RETURN_IF_ERROR(check_kv_fits(options, longest, engine->info()));
     const auto history = histories.find(id);
     return history == histories.end() ? engine : watch_engine(std::move(engine), history->second);
   };

@@ -23,6 +23,8 @@ Result<RunJournal> RunJournal::open(const RolloutOptions& options, [[maybe_unuse
   RunJournal journal;
   SEER_ASSIGN_OR_RETURN(journal.journal_, RolloutJournal::open(options.journal, work, options.resume));
   SEER_ASSIGN_OR_RETURN(journal.had_, journal.journal_->read());
+  // What failed is tried again: machines may have been mended, and a request's own error comes again.
+  std::erase_if(journal.had_.responses, [](const Response& r) { return r.finish == FinishReason::kError; });
   return journal;
 #else
   return fail(Code::kUnavailable, "--journal ", options.journal,
@@ -34,9 +36,8 @@ std::vector<ResumedRequest> RunJournal::take_resumed(RolloutId id) {
   std::vector<ResumedRequest> resumed;
   JournalContents had = std::exchange(had_, {});
   for (Response& r : had.responses) {
-    const bool has_length = r.finish != FinishReason::kError && r.finish != FinishReason::kAborted;
     resumed.push_back({.request = r.request, .is_over = true});
-    if (has_length) resumed.back().tokens = std::move(r.output_ids);
+    if (r.finish != FinishReason::kAborted) resumed.back().tokens = std::move(r.output_ids);
   }
   for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.tokens), std::move(part.logprobs), false, std::move(part.kept_ids)});
   for (ResumedRequest& request : resumed) request.request.group.rollout = id;

@@ -59,7 +59,7 @@ Status apply_node(const OptionSpec& spec, const toml::node& node, const std::str
   };
   std::vector<std::string> texts;
   const toml::array* entries = node.as_array();
-  if ((entries != nullptr) != is_list(spec)) return wrong(expectation(spec));
+  if ((entries != nullptr) != is_list(spec)) return wrong(cat(is_list(spec) && std::holds_alternative<OneOf>(spec.check) ? "a list of " : "", expectation(spec)));
   if (entries)
     for (const toml::node& entry : *entries) {
       if (!accepts(spec, type_of(entry))) return wrong(expectation(spec));

@@ -32,7 +32,7 @@ if [[ ${1:-} == --netem ]]; then
   netem=$2
   shift 2
 fi
-[[ ${1:-} =~ ^[1-9][0-9]?$ ]] && (($1 <= nodes_max)) || fail "N is \"${1:-}\": expected a number from 1 to $nodes_max" 2
+[[ ${1:-} =~ ^[1-9][0-9]?$ ]] && (($1 <= nodes_max)) || fail "N is \"${1:-}\": expected a number from 1 to $nodes_max, before the other options" 2
 size=$1
 shift
 ((EUID == 0)) || fail "only root can make network namespaces" 2

@@ -14,6 +14,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 seer=$root/build/release/bin/seer
 
+# Wrong options are told before minutes of building, where the program is there already.
+if [[ -x $seer ]]; then "$seer" rollout --model . --prompts . --print-config "$@" >/dev/null; fi
+
 "$here/setup.sh"
 "$here/build.sh" release seer
 

@@ -182,7 +182,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closed_ = false;
 };
 
-/// Without this, a client whose host lost its power or its network would be waited for for ever.
+/// Turns on TCP keep-alive, so that a client whose host vanished is noticed.
 void notice_vanished(int socket) {
   const auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -433,8 +433,9 @@ bool Session::has_right_token() const {
   const std::string& token = server_.config().token;
   if (token.empty()) return true;
   const auto given = parser_->get()[http::field::authorization];
-  const std::string right = "Bearer " + token;
-  return given.size() == right.size() && CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
+  const beast::string_view scheme = "Bearer ";
+  return given.size() == scheme.size() + token.size() && beast::iequals(given.substr(0, scheme.size()), scheme) &&
+         CRYPTO_memcmp(given.data() + scheme.size(), token.data(), token.size()) == 0;
 }
 
 /// What shows that a browser asks for a page from elsewhere, which its user only looks at; empty: nothing does.

@@ -153,16 +153,17 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   rt::system& system = machines->system();
   if (connections_max < static_cast<size_t>(options.connections))  // see `ulimit -n`
     log.info(rt::now_us(&system), "fewer_connections", {{"asked", options.connections}, {"most", connections_max}});
-  const auto mark = [is = model_identity(options.model, model, loaded.tokenizer.get())](WeightVersion version, uint64_t weights) {
-    return ServedModelMark{.model = is.model, .weights = weights, .version = version, .endings = is.endings, .tokenizer = is.tokenizer};
+  const auto folder = std::filesystem::weakly_canonical(options.model);
+  const std::string name = options.served_name.empty() ? folder.filename().string() : options.served_name;
+  const auto mark = [name, is = model_identity(options.model, model, loaded.tokenizer.get())](WeightVersion version, uint64_t weights) {
+    return ServedModelMark{.model = name, .weights = weights, .version = version, .endings = is.endings, .tokenizer = is.tokenizer};
   };
   GatewayConfig config = machines->gateway_config();
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, mark(config.version, machines->weights())));
   ServedRollouts rollouts({.bytes_max = static_cast<size_t>(options.kept_bytes)}, std::move(journal));
   SEER_ASSIGN_OR_RETURN(std::vector<ServedWork> left, rollouts.restore());
-  const auto folder = std::filesystem::weakly_canonical(options.model);
   Front front(*server, door,
-              {.name = options.served_name.empty() ? folder.filename().string() : options.served_name,
+              {.name = name,
                .folder = folder.string(),
                .config = model,
                .tokenizer = loaded.tokenizer,
@@ -198,6 +199,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), std::move(fleet), front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+    if (request.path == "/health_generate" && machines->instances_up() == 0) return reply->send(503, http_error_body("no instance is up", 503));
     if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
     if (status_page.handle(request, reply)) return;
     if (router && router->handle(request, reply)) return;

@@ -28,7 +28,10 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-import zmq
+try:
+    import zmq
+except ImportError:
+    sys.exit("seer_checkpoint_engine: this Python has no zmq: pip install pyzmq (Debian, Ubuntu: python3-zmq)")
 
 from seer_client import Client, Refused, SeerError
 from seer_http import parse_address, read_token
@@ -264,7 +267,7 @@ class Bridge:
             with contextlib.closing(Update(handles, requester, self._silence_s)) as update:
                 try:
                     with contextlib.closing(update.tensors()) as tensors:
-                        found = self._client.update_weights_from_tensors(tensors, version, mode=self._mode)
+                        found = self._client.update_weights_from_tensors(tensors, name=version, mode=self._mode)  # a trainer counts its own way
                 except Exception as error:
                     update.fail(f"seer: {error}")
                     raise

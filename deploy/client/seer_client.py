@@ -384,7 +384,8 @@ class AsyncClient:
         return checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
 
     async def pause(self, mode: str = "abort") -> None:
-        """Requests are held from now on. mode: "abort" ends those that run; "retract" and "in_place" let them start anew, unseen."""
+        """Requests are held from now on. mode: "abort" ends those that run; "retract" and "in_place" let them start anew, unseen, but for
+        streams, which end."""
         checked(await self._control("POST", "/pause_generation", {"mode": mode}))
 
     async def resume(self) -> None:

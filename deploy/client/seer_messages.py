@@ -20,8 +20,9 @@ DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "floa
 # The server ignores names that it does not know, so a misspelt one would silently give other responses.
 SAMPLING = frozenset([
     "max_new_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids",
-    "ignore_eos", "sampling_seed",
-    # The server takes these where they change no token, and refuses them by name where they would.
+    "ignore_eos", "sampling_seed"])
+# The server takes these where they change no token, and refuses them by name where they would.
+IGNORED_SAMPLING = frozenset([
     "frequency_penalty", "presence_penalty", "length_penalty", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag",
     "custom_params", "lora_path", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"])
 
@@ -139,7 +140,9 @@ def generate_body(prompt: Optional[Prompt], input_ids: Optional[Sequence[int]], 
         raise ValueError(f"sampling: n is {params['n']}: expected 1, for more use generate_group")
     params.pop("n", None)
     for name in params:
-        if name not in SAMPLING:
+        if name == "max_tokens":
+            raise ValueError("sampling: 'max_tokens' is not known: here it is max_new_tokens")
+        if name not in SAMPLING | IGNORED_SAMPLING:
             raise ValueError(f"sampling: {name!r} is not known: expected one of {', '.join(sorted(SAMPLING))}")
     json_of(params, "sampling")
     body: Dict[str, Any] = {"sampling_params": params, "return_logprob": logprobs, "stream": stream}

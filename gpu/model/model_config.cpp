@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -425,12 +427,12 @@ Result<std::string> read_text_file(const fs::path& path, int64_t bytes_max) {
   if (!fs::is_regular_file(status)) return fail(Code::kIo, path.string(), " is not a file");
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   const int64_t size = in ? static_cast<int64_t>(in.tellg()) : -1;
-  if (size < 0) return fail(Code::kIo, "cannot read ", path.string());
+  if (size < 0) return fail(Code::kIo, "cannot read ", path.string(), ": ", std::strerror(errno));
   if (size > bytes_max)
     return fail(Code::kIo, path.string(), " has ", size, " bytes; at most ", bytes_max, " are read");
   std::string text(static_cast<size_t>(size), '\0');
   in.seekg(0);
-  if (!in.read(text.data(), size)) return fail(Code::kIo, "cannot read ", path.string());
+  if (!in.read(text.data(), size)) return fail(Code::kIo, "cannot read ", path.string(), ": ", std::strerror(errno));
   return text;
 }
 

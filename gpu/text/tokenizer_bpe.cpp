@@ -1,5 +1,7 @@
 #include "gpu/text/tokenizer_bpe.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -268,7 +270,7 @@ class BpeTokenizer final : public Tokenizer {
 Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   const std::string json{std::istreambuf_iterator<char>(in), {}};
-  if (!in) return fail(Code::kIo, file.string(), " cannot be read");
+  if (!in) return fail(Code::kIo, "cannot read ", file.string(), ": ", std::strerror(errno));
   const std::filesystem::path beside = file.parent_path() / "tokenizer_config.json";
   nlohmann::json config;
   if (std::ifstream config_in(beside, std::ios::binary); config_in) {

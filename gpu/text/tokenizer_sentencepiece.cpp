@@ -3,7 +3,9 @@
 #ifdef SEER_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -222,7 +224,7 @@ Result<std::shared_ptr<const Tokenizer>> load_sentencepiece_tokenizer(const std:
   SEER_ASSIGN_OR_RETURN(const Settings settings, read_settings(config));
   const std::string file = (folder / "tokenizer.model").string();
   std::ifstream in(file, std::ios::binary);
-  if (!in) return fail(Code::kNotFound, file, " cannot be read");
+  if (!in) return fail(Code::kNotFound, "cannot read ", file, ": ", std::strerror(errno));
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   SEER_ASSIGN_OR_RETURN(auto model, load_model(bytes, file));
   std::unique_ptr<Model> unspaced;

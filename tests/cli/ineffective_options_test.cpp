@@ -89,7 +89,23 @@ TEST_CASE("ineffective options: in a cluster the machines have the options of a 
   o.cluster = "127.0.0.1:1";
   CHECK(ineffective_options(o, {"instances", "kv-bytes", "chunk-tokens", "temperature", "drafting"}) ==
         Texts{"--instances has no effect with --cluster, whose machines have their own",
-              "--kv-bytes has no effect with --cluster, whose machines have their own"});
+              "--kv-bytes has no effect with --cluster, whose machines have their own",
+              "--drafting has no effect with --cluster, whose machines have their own"});
+  ServeOptions serve;
+  serve.cluster = o.cluster;
+  CHECK(ineffective_options(serve, {"drafting"}) == Texts{"--drafting has no effect with --cluster, whose machines have their own"});
+  serve.cluster.clear();
+  serve.router.engines = {"http://a:1"};
+  CHECK(ineffective_options(serve, {"drafting"}) == Texts{"--drafting has no effect with --engines, whose servers have their own"});
+}
+
+TEST_CASE("ineffective options: a sweep over instances says how many there are") {
+  SimulateOptions o;
+  o.policies = {"seer"};
+  o.sweep = {"kv=1000,2000"};
+  CHECK(ineffective_options(o, {"instances", "sweep"}) == Texts{});
+  o.sweep.push_back("instances=2,4");
+  CHECK(ineffective_options(o, {"instances", "sweep"}) == Texts{"--instances has no effect beside --sweep instances=..."});
 }
 
 TEST_CASE("ineffective options: options of drafts, partial and seer+ need a simulation with them") {

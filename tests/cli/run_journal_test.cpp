@@ -9,7 +9,7 @@ using namespace seer;
 
 namespace {
 
-const std::vector<GroupSpec> kGroups{{.id = GroupId{0}, .prompt_ids = {1}, .samples = 3, .sampling = {}, .seeds = {1, 2, 3}, .known_tokens = {}}};
+const std::vector<GroupSpec> kGroups{{.id = GroupId{0}, .prompt_ids = {1}, .samples = 4, .sampling = {}, .seeds = {1, 2, 3, 4}, .known_tokens = {}}};
 
 RunJournal opened(const RolloutOptions& options) {
   auto journal = RunJournal::open(options, kGroups, {.model = "m", .weights = 5, .version = WeightVersion{1}});
@@ -42,7 +42,8 @@ TEST_CASE("run journal: a rollout continues begun requests from their tokens, wi
     CHECK(journal.is_on());
     CHECK(journal.commit({{{id(0, 4), 0, {1, 2}, {-1, -2}}, {id(1, 4), 0, {9}, {-9}}}}).ok());
     CHECK(journal.finish({.request = id(1, 4), .output_ids = {9, 8}, .finish = FinishReason::kStop}).ok());
-    CHECK(journal.finish({.request = id(2, 4), .output_ids = {7}, .finish = FinishReason::kError}).ok());
+    CHECK(journal.finish({.request = id(2, 4), .output_ids = {7}, .finish = FinishReason::kAborted}).ok());
+    CHECK(journal.finish({.request = id(3, 4), .output_ids = {7}, .finish = FinishReason::kError}).ok());  // it is tried again
     CHECK(journal.sync_when_due(5'000'000).ok());
   }
   RunJournal journal = opened(options);

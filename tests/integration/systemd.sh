@@ -15,13 +15,14 @@ for unit in "$root"/deploy/systemd/*.service; do
   grep -q "^ExecStart=$seer " "$work/${unit##*/}" || fail "$unit does not start /usr/local/bin/seer"
 done
 cp "$work/seer-node@.service" "$work/seer-node@3.service"
-systemd-analyze verify --man=no "$work/seer-controller.service" "$work/seer-node@3.service" >"$work/said" 2>&1 || fail "$(cat "$work/said")"
+systemd-analyze verify --man=no "$work/seer-controller.service" "$work/seer-node@3.service" "$work/seer-serve.service" >"$work/said" 2>&1 || fail "$(cat "$work/said")"
 [[ ! -s $work/said ]] || fail "$(cat "$work/said")"
 
-"$seer" node --help >"$work/help" || fail "seer node --help"
 for unit in "$root"/deploy/systemd/*.service; do
+  command=$(sed -n 's,^ExecStart=/usr/local/bin/seer \([a-z]*\) .*,\1,p' "$unit")
+  "$seer" "$command" --help >"$work/help" || fail "seer $command --help"
   for option in $(grep '^ExecStart=' "$unit" | grep -oE -- ' --[a-z-]+'); do
-    grep -qE -- "^  $option " "$work/help" || fail "${unit##*/} gives $option, which seer node does not have"
+    grep -qE -- "^  $option " "$work/help" || fail "${unit##*/} gives $option, which seer $command does not have"
   done
 done
 echo "systemd: passed"

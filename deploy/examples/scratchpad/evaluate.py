@@ -26,7 +26,7 @@ def length_icc(groups):
         return math.nan, math.nan, math.nan
     within = statistics.mean(statistics.variance(g) for g in logs)
     between = max(0.0, statistics.variance([statistics.mean(g) for g in logs]) - within / len(logs[0]))
-    return between / (between + within), between, within
+    return (between / (between + within) if between + within > 0 else math.nan), between, within
 
 
 def quantiles(values):

@@ -43,7 +43,11 @@ def main():
     args = ap.parse_args()
     rewards = []
     for name in args.files or ["-"]:
-        with (sys.stdin if name == "-" else open(name, encoding="utf-8")) as lines:
+        try:
+            opened = sys.stdin if name == "-" else open(name, encoding="utf-8")
+        except OSError as error:
+            sys.exit(f"{name}: {error.strerror}")
+        with opened as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
