@@ -70,13 +70,14 @@ void ServerNodeActor::look() {
 
 void ServerNodeActor::on_look(const Result<ServerState>& found) {
   if (draining) return;
-  if (instance) return found.ok() ? look_again(*found) : tick_in(config.relook_us);  // chunks tell whether it works
+  if (instance) return found.ok() ? look_again(*found) : stop_if_unused(found.error());
   if (!found.ok()) return look_later(found.error().detail);
   state = *found;
   if (parts.events.seen) parts.events.seen(config.node, state);
   if (weights_move()) return look_later("a trainer replaces its weights");
   if (!first_weights) first_weights = state.weights;
-  const std::string right = target.version == WeightVersion{} ? *first_weights : cat(target.version);
+  adopt_late();
+  const std::string right = target.version == WeightVersion{} ? *first_weights : config.instance.label_of(target.version);
   if (state.weights == right) return start_instance();
   if (target.version != WeightVersion{}) return give_weights(state);
   look_later(cat("it has weights ", state.weights, " while it had ", right, " at first, and no update came through here"));
@@ -96,12 +97,36 @@ void ServerNodeActor::look_again(const ServerState& now) {
   tick_in(config.relook_us);
 }
 
+/// While the instance runs, which learns from its chunks whether the server works. Without any, a server that was gone could come back
+/// with other weights unseen. A router that passes requests on in a circle must have none.
+void ServerNodeActor::stop_if_unused(const Error& error) {
+  const auto stop = [this, why = error.detail] {
+    stopped_why = why;
+    rt::stop(instance);
+  };
+  if (error.code == Code::kInvalidArgument) return stop();
+  rt::gather_then<std::vector<InstanceReport>>(self, std::map<NodeId, InstanceHandle>{{config.node, instance}}, GetReport{},
+                                               [this, stop, asked = instance](const std::vector<InstanceReport>& reports) {
+    if (instance != asked) return;  // it has ended
+    if (!reports.empty() && reports[0].chunks == 0) return stop();
+    tick_in(config.relook_us);
+  });
+}
+
+/// The server has the weights of an update whose answer was lost. Who asked may still use them.
+void ServerNodeActor::adopt_late() {
+  if (!unanswered || unanswered->what.version <= target.version || state.weights != config.instance.label_of(unanswered->what.version)) return;
+  const UpdateWeights late = *std::exchange(unanswered, std::nullopt);
+  target = late.what;
+  rt::tell(self, late.reply_to, WeightsUpdated{config.node, target.version, {}, label_hash(state.weights)});
+}
+
 /// REQUIRES: there was an update.
 void ServerNodeActor::give_weights(const ServerState& old) {
   if (target.folder.empty()) return look_later(cat("it has weights ", old.weights, ", and version ", target.version, " came over the trainer's own group, without it"));
   parts.log.info(rt::now_us(self), "server_update", {{"server", parts.server->name()}, {"had", old.weights}, {"weight_version", target.version}});
   looking = true;
-  parts.server->update_weights(target.folder, cat(target.version), later<Status>(handover, [this, given = target.version, had = old.weights](const Status& status) {
+  parts.server->update_weights(target.folder, config.instance.label_of(target.version), later<Status>(handover, [this, given = target.version, had = old.weights](const Status& status) {
                                  looking = false;
                                  if (draining || instance) return;
                                  if (!status.ok()) return look_later(status.error().detail);
@@ -141,7 +166,7 @@ void ServerNodeActor::start_instance() {
   if (state.context_tokens > 0) now.stop.context_tokens_max = std::min(now.stop.context_tokens_max, state.context_tokens);
   now.version = version;
   now.rows_max = state.rows_max > 0 ? state.rows_max : config.rows_max;
-  now.weights = target.version == WeightVersion{} || state.weights.empty() ? state.weights : cat(target.version);
+  now.weights = target.version == WeightVersion{} || state.weights.empty() ? state.weights : config.instance.label_of(target.version);
   now.rid_prefix += cat(config.node, ".", restarts, ".");
   instance = rt::spawn<ServedInstanceActor>(self->system(), std::move(now), ServedInstanceParts{parts.server, parts.tokenizer, parts.log});
   started_us = rt::now_us(self);
@@ -162,7 +187,7 @@ InstanceUp ServerNodeActor::instance_up() const {
 }
 
 ClusterIdentity ServerNodeActor::identity() const {
-  const std::string label = target.version == WeightVersion{} ? first_weights.value_or("") : cat(target.version);
+  const std::string label = target.version == WeightVersion{} ? first_weights.value_or("") : config.instance.label_of(target.version);
   return {.model = config.model, .weights = label_hash(label), .version = version};
 }
 
@@ -171,12 +196,13 @@ void ServerNodeActor::on_down(const rt::down& message) {
     std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
     return;
   }
-  const std::string why = rt::reason_text(message, "its instance was stopped");
+  const std::string why = rt::reason_text(message, std::exchange(stopped_why, "its instance was stopped"));
   instance = nullptr;
   ++restarts;
   if (rt::now_us(self) - started_us > config.look_us_max) look_delay_us = config.look_us;
   const auto failed = std::exchange(update, {});
   if (!draining) look_later(why);  // first: who hears the answer may start a rollout on those that are up
+  if (failed) unanswered = failed;
   if (failed) rt::tell(self, failed->reply_to, WeightsUpdated{config.node, failed->what.version, why, 0});
 }
 
@@ -206,11 +232,13 @@ void ServerNodeActor::on_weights(const InstanceWeights& answer) {
   if (answer.error.empty()) {
     target = asked.what;
     version = answer.version;
-    state.weights = state.weights.empty() ? "" : cat(version);
+    state.weights = state.weights.empty() ? "" : config.instance.label_of(version);
     if (parts.events.seen) parts.events.seen(config.node, state);
+  } else {
+    unanswered = asked;
   }
   if (!draining) tell_all(instance_up());  // after an error too: rollouts may have left it
-  rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? label_hash(cat(version)) : 0});
+  rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? label_hash(config.instance.label_of(version)) : 0});
 }
 
 // ---- leaving -----------------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 // when it ended: a circuit breaker, open while there is no instance. The time between two looks doubles from look_us to look_us_max,
 // until an instance lived for that long. It also looks while the instance runs, for figures and for weights that changed.
 //
-// WEIGHTS  The label that the server has when it first answers is the first version's. After an update the server must have the
-//          version's number as label. A server that comes back with another one gets the weights again before its instance starts.
+// WEIGHTS  The label that the server has when it first answers is the first version's. After an update it must have the label that this
+//          process gives that version (label_of), which no other router gives, nor an earlier life of this one. A server that comes back
+//          with another label gets the weights again before its instance starts.
 //          While a trainer replaces them part by part, labels say nothing, and a server that comes back must wait.
 // LEAVING  A drained server gets nothing more; its chunks come back with their tokens. When the last has, or after the timeout,
 //          `left` is called, and the actor waits to be stopped.
@@ -69,6 +70,8 @@ struct ServerNodeActor {
   void on_tick(uint64_t what);
   void tick_in(int64_t us);
   void look_again(const ServerState& now);
+  void stop_if_unused(const Error& error);
+  void adopt_late();
   void on_down(const rt::down& message);
   rt::result<NodeReport> on_report();
 
@@ -90,12 +93,14 @@ struct ServerNodeActor {
   std::shared_ptr<Handover> handover;
   InstanceHandle instance;              // null: the breaker is open
   int64_t started_us = 0;               // that instance
+  std::string stopped_why = "its instance was stopped";
   std::vector<InstanceSink> sinks;      // of the attached rollouts
   ServerState state;                    // as of the last look
   std::optional<std::string> first_weights;  // the server's label when it first answered
   WeightVersion version;                // of the instance
   NewWeights target;                    // version 0: the first weights
   std::optional<UpdateWeights> update;  // the instance was asked, and has not answered
+  std::optional<UpdateWeights> unanswered;  // the last one that failed: the server may have the weights nevertheless
   int64_t look_delay_us;
   uint64_t last_tick = 0;               // only the last timer that was set counts
   int32_t restarts = 0;

@@ -70,7 +70,7 @@ Result<ServerFleet::Noted> ServerFleet::note(const std::string& engine) {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, server] : known_)
     if (url_of(server.link.address) == url_of(link.address) && !server.is_draining) return Noted{id, false};
-  if (next_id_ >= kServersMax) return fail(Code::kFull, "there were ", kServersMax, " servers, which is the limit");
+  if (known_.size() >= kServersMax) return fail(Code::kFull, "there are ", kServersMax, " servers, which is the limit");
   const NodeId id{next_id_++};
   known_[id] = {.link = link};
   return Noted{id, true};
@@ -94,6 +94,7 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
   node.node = id;
   node.instance.stop = config_.stop;
   node.instance.rid_prefix = cat("seer.", nonce_, ".");
+  node.instance.label_suffix = label_suffix();
   node.instance.stream_tokens = config_.router.stream_tokens;
   node.model = config_.model;
   node.kv_node = config_.router.shared_kv ? NodeId{0} : id;
@@ -110,7 +111,7 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
 std::optional<NodeId> ServerFleet::find(const std::string& name_or_url) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, server] : known_)
-    if (worker_name(id) == name_or_url || url_of(server.link.address) == name_or_url) return id;
+    if (worker_name(id) == name_or_url || (!server.is_draining && url_of(server.link.address) == name_or_url)) return id;
   return std::nullopt;
 }
 

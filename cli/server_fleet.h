@@ -74,7 +74,9 @@ class ServerFleet {
   void weights_move(WeightVersion from) { *moving_ = from.value; }
   bool takes_part(NodeId id) const;  // it is up, and not draining
   size_t up_count() const;
-  /// Of this process, then those that the servers which are up say of themselves; at most kServerIdsMax.
+  /// What servers call weights that they got as this version.
+  std::string label_of(WeightVersion version) const { return cat(version, label_suffix()); }
+  /// This process's id, then those that the servers which are up name; at most kServerIdsMax.
   std::vector<std::string> server_ids() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
   uint64_t weights() const;
@@ -93,7 +95,8 @@ class ServerFleet {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const EventLog log_;
   const std::shared_ptr<std::atomic<uint64_t>> moving_ = std::make_shared<std::atomic<uint64_t>>(0);
-  const uint64_t nonce_;  // so that no other process's requests have the same names
+  std::string label_suffix() const { return cat("-", nonce_); }
+  const uint64_t nonce_;  // so that no other process's requests and weights have the same names
   std::string token_;
   std::function<void(NodeId)> left_ = [](NodeId) {};
   mutable std::mutex mutex_;  // guards what follows

@@ -185,7 +185,7 @@ struct HttpClient::Loop {
 
     /// Before any of the answer came.
     void broken(error_code error) {
-      if (!is_fresh) return is_fresh = true, begin();
+      if (!is_fresh && error != beast::error::timeout) return is_fresh = true, begin();  // the server had closed it
       fail_with(error == beast::error::timeout ? cat("it was silent for ", times.silence_us / 1'000'000, " s") : cat("it closed the connection: ", error.message()));
     }
 

@@ -58,7 +58,11 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
 
   void update_weights(std::string folder, std::string label, std::function<void(Status)> then) override {
     client_.post([self = shared_from_this(), folder = std::move(folder), label = std::move(label), then = std::move(then)]() mutable {
-      self->update_step(self->dialect_->update_weights(folder, label), 0, std::move(then));
+      UpdateAsks asks = self->dialect_->update_weights(folder, label);
+      if (!asks.afterwards) return self->update_step(std::move(asks.steps), 0, std::move(then));
+      self->update_step(std::move(asks.steps), 0, [self, last = *asks.afterwards, then = std::move(then)](const Status& changed) mutable {
+        self->update_step({std::move(last)}, 0, [changed, then = std::move(then)](const Status& ended) { then(changed.ok() ? ended : changed); });
+      });
     });
   }
   void pass(std::vector<HttpAsk> asks, std::function<void(Status)> then) override {

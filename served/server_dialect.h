@@ -35,6 +35,12 @@ class AnswerReader {
   int64_t total_ = 0;  // tokens so far
 };
 
+/// Steps that change the weights, in order; each must be answered with 200.
+struct UpdateAsks {
+  std::vector<HttpAsk> steps;
+  std::optional<HttpAsk> afterwards = {};  // also if a step failed
+};
+
 class ServerDialect {
  public:
   virtual ~ServerDialect() = default;
@@ -47,8 +53,7 @@ class ServerDialect {
   virtual std::vector<HttpAsk> look() const = 0;
   /// `answers`: to look(), one each; status 0: none came. May take note of what the server can do.
   virtual Result<ServerState> state(const std::vector<HttpAnswer>& answers) = 0;
-  /// Steps that change the weights, in order; each must be answered with 200.
-  virtual std::vector<HttpAsk> update_weights(const std::string& folder, const std::string& label) const = 0;
+  virtual UpdateAsks update_weights(const std::string& folder, const std::string& label) const = 0;
 };
 
 std::unique_ptr<ServerDialect> make_dialect(ServerKind kind);

@@ -163,8 +163,8 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
   return state;
 }
 
-std::vector<HttpAsk> SglangServer::update_weights(const std::string& folder, const std::string& label) const {
-  return {{"POST", "/update_weights_from_disk", json{{"model_path", folder}, {"weight_version", label}}.dump()}};
+UpdateAsks SglangServer::update_weights(const std::string& folder, const std::string& label) const {
+  return {.steps = {{"POST", "/update_weights_from_disk", json{{"model_path", folder}, {"weight_version", label}}.dump()}}};
 }
 
 }  // namespace seer

@@ -157,12 +157,15 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
                      .server_ids = std::move(server_ids)};
 }
 
-std::vector<HttpAsk> VllmServer::update_weights(const std::string& folder, const std::string& label) const {
-  return {{"POST", "/pause?mode=abort"},
-          {"POST", "/collective_rpc", json{{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}}.dump()},
-          {"POST", "/reset_prefix_cache"},
-          {"POST", "/update_weight_version", json{{"new_version", label}}.dump()},
-          {"POST", "/resume"}};
+UpdateAsks VllmServer::update_weights(const std::string& folder, const std::string& label) const {
+  const auto call_them = [](const std::string& name) { return HttpAsk{"POST", "/update_weight_version", json{{"new_version", name}}.dump()}; };
+  // A failed reload may leave some of the new weights, so that the old label would be wrong.
+  return {.steps = {{"POST", "/pause?mode=abort"},
+                    call_them(label + " is being loaded"),
+                    {"POST", "/collective_rpc", json{{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}}.dump()},
+                    {"POST", "/reset_prefix_cache"},
+                    call_them(label)},
+          .afterwards = HttpAsk{"POST", "/resume"}};
 }
 
 }  // namespace seer

@@ -22,7 +22,7 @@ class VllmServer final : public ServerDialect {
   std::optional<HttpAsk> abort(const std::string& rid) const override;
   std::vector<HttpAsk> look() const override;
   Result<ServerState> state(const std::vector<HttpAnswer>& answers) override;
-  std::vector<HttpAsk> update_weights(const std::string& folder, const std::string& label) const override;
+  UpdateAsks update_weights(const std::string& folder, const std::string& label) const override;
 
  private:
   // What state() found out.

@@ -283,15 +283,16 @@ void ServedInstanceActor::switch_when_unused() {
     parts.server->look(later<Result<ServerState>>(handover, [this, status](const Result<ServerState>& now) { on_switched(status, now); }));
   };
   if (update->what.folder.empty()) return look({});  // the server has them already, or not at all
-  parts.server->update_weights(update->what.folder, cat(update->what.version), later<Status>(handover, look));
+  parts.server->update_weights(update->what.folder, config.label_of(update->what.version), later<Status>(handover, look));
 }
 
 void ServedInstanceActor::on_switched(const Status& status, const Result<ServerState>& now) {
   switching = false;
-  const std::string right = cat(update->what.version);
+  const std::string right = config.label_of(update->what.version);
   const std::string label = now.ok() ? now->weights : "";
   const bool is_known = now.ok() && (!label.empty() || config.weights.empty());
-  if (status.ok() && is_known && (label == right || label.empty())) {
+  const bool has_new = label.empty() ? status.ok() && is_known : label == right;
+  if (has_new) {
     config.version = update->what.version;
     config.weights = label;
     return answer_update({});

@@ -40,6 +40,7 @@ struct ServedInstanceConfig {
   WeightVersion version{1};
   std::string weights;          // the server's label for them; empty: it has none
   std::string rid_prefix;       // of the names of requests; no other process uses it
+  std::string label_suffix;     // of the labels of weights that came through here; no other process uses it
   int32_t failures_max = 3;
   int64_t rows_max = 0;         // requests that the server runs at a time; 0: not known
   // A server is asked for this many tokens at least, if a response may need them, so that its next chunks need no new request. 0: for
@@ -50,6 +51,9 @@ struct ServedInstanceConfig {
   // later goes elsewhere first, and the server computes in vain.
   int64_t return_us = 100'000;
   int64_t alive_us = 60'000'000;  // a report of all chunks is sent so often, also of those that wait for the server
+
+  /// What a server calls the weights that it got as this version.
+  std::string label_of(WeightVersion given) const { return cat(given, label_suffix); }
 };
 
 struct ServedInstanceParts {

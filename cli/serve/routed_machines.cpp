@@ -94,6 +94,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     if (!id) return fail(Code::kNotFound, "no worker ", name);
     return servers_.profile(id);
   }
+  std::string label_of(WeightVersion version) const override { return servers_.label_of(version); }
   void weights_move(WeightVersion from) override { servers_.weights_move(from); }
   void pass(const std::string& name, std::vector<HttpAsk> asks, std::function<void(Status)> then) override {
     const std::optional<NodeId> id = servers_.find(name);

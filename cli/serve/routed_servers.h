@@ -37,6 +37,8 @@ class RoutedServers {
   virtual Status remove(const std::string& id) = 0;
   /// What its steps cost, as learned so far; no id: those of all together. Errors: kNotFound; kUnavailable: too little was seen.
   virtual Result<StepProfile> profile(const std::string& id) const = 0;
+  /// What the servers call the weights that they get as this version.
+  virtual std::string label_of(WeightVersion version) const = 0;
   /// A trainer replaces the weights of servers with this version (ServerFleet::weights_move).
   virtual void weights_move(WeightVersion from) = 0;
   /// Asks a server these in turn. `then` is called on another thread. Errors: the first that fails; kNotFound.

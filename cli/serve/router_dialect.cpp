@@ -11,6 +11,8 @@
 namespace seer {
 namespace {
 
+constexpr std::string_view kWorker = "/workers/";
+
 void refuse(const std::shared_ptr<HttpReply>& reply, int status, const std::string& why) { reply->send(status, http_error_body(why, status)); }
 
 /// "seer=http://..." without the kind.
@@ -23,7 +25,7 @@ std::string plain_url(const std::string& worker) {
 
 bool RouterDialect::handle(const HttpRequest& request, const Reply& reply) {
   const std::string& path = request.path;
-  if (path == "/workers" || path == "/list_workers" || path.starts_with("/workers/") || path == "/add_worker") workers(request, reply);
+  if (path == "/workers" || path == "/list_workers" || path.starts_with(kWorker) || path == "/add_worker" || path == "/remove_worker") workers(request, reply);
   else if (path == "/seer/v1/profile" && request.method == "GET") profile(request, reply);
   else if (path == "/pause" && request.method == "POST") pause(request, reply);
   else if (path == "/resume" && request.method == "POST") go_on(reply);
@@ -44,13 +46,16 @@ void RouterDialect::workers(const HttpRequest& request, const Reply& reply) {
     }
     return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
   }
-  if (request.method == "DELETE") {
-    const Status removed = servers_.remove(request.path.substr(request.path.rfind('/') + 1));
+  const auto remove = [&](const std::string& worker) {
+    const Status removed = servers_.remove(plain_url(worker));
     if (!removed.ok()) return refuse(reply, 404, removed.error().detail);
-    return reply->send(202, json_text({{"success", true}}));
-  }
+    reply->send(202, json_text({{"success", true}}));
+  };
+  // By its id, or its URL with percent signs.
+  if (request.method == "DELETE" && request.path.starts_with(kWorker)) return remove(decode_percent(request.path.substr(kWorker.size())));
   const Result<std::string> url = worker_url(request);
   if (!url.ok()) return refuse(reply, 400, url.error().detail);
+  if (request.method == "DELETE" || request.path == "/remove_worker") return remove(*url);
   const Result<std::string> id = servers_.add(*url);
   if (!id.ok()) return refuse(reply, 400, id.error().detail);
   reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", plain_url(*url)}}));
@@ -139,7 +144,7 @@ void RouterDialect::ask_members(const GroupCall& call, const Members& members, c
   const WeightVersion version = new_label_ ? *new_label_->number : WeightVersion{};
   int64_t before = 0;
   for (size_t i = 0; i < members.size(); ++i) {
-    servers_.pass(members[i], asks_of(call, before, cat(version)), [this, answers, i, call, members, reply](Status status) {
+    servers_.pass(members[i], asks_of(call, before, servers_.label_of(version)), [this, answers, i, call, members, reply](Status status) {
       answers->all[i] = std::move(status);
       if (--answers->left == 0) http_.post([this, answers, call, members, reply] { over(call, members, answers->all, reply); });
     });

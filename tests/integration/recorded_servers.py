@@ -17,11 +17,14 @@ class Group:
 
 
 class RecordedServer:
-    def __init__(self, kind, ranks, group=None):
+    def __init__(self, kind, ranks, group=None, weights="default", port=0):
         self.kind, self.ranks, self.group = kind, ranks, group
-        self.weights = "default"
+        self.weights, self.version = weights, 0  # the label, and the number in the last one that it was given
         self.calls = []      # (path, body) of a trainer's calls, in order
+        self.rids = []       # of requests, in order
         self.fails = set()   # paths that are answered with an error
+        self.hangs = threading.Event()  # set: requests are not answered until stop()
+        self.ended = threading.Event()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,20 +42,32 @@ class RecordedServer:
                 self.wfile.write(data)
 
             def do_GET(self):
-                outer.get(self, self.path.split("?")[0])
+                if not self.is_gone():
+                    outer.get(self, self.path.split("?")[0])
 
             def do_POST(self):
                 data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                outer.post(self, self.path, json.loads(data) if data else {})
+                if not self.is_gone():
+                    outer.post(self, self.path, json.loads(data) if data else {})
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            def is_gone(self):
+                """Connections that were kept end with the server."""
+                self.close_connection |= outer.ended.is_set()
+                return outer.ended.is_set()
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_address[1]
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def stop(self):
+        self.ended.set()
         self.http.shutdown()
         self.http.server_close()
+
+    def label(self, weights):
+        self.weights = weights
+        self.version = int(weights.split("-")[0]) if weights[0].isdigit() else 0
 
     def get(self, to, path):
         sglang = {"/server_info": {"model_path": "/m", "served_model_name": "m", "tp_size": self.ranks, "dp_size": 1, "max_total_num_tokens": 100000,
@@ -81,15 +96,21 @@ class RecordedServer:
             return to.answer({"success": False, "message": "Failed to update parameter online: out of memory"}, 400) if self.kind == "sglang" else to.answer({"detail": "out of memory"}, 500)
         if self.group is not None and path in ("/init_weights_update_group", "/update_weights_from_distributed", "/init_weight_transfer_engine", "/update_weights"):
             self.group.meet()
-        if path in ("/update_weights_from_distributed", "/finish_weight_update") and body.get("weight_version") is not None:
-            self.weights = body["weight_version"]
+        if path in ("/update_weights_from_distributed", "/update_weights_from_disk", "/finish_weight_update") and body.get("weight_version") is not None:
+            self.label(body["weight_version"])
+        if path == "/update_weight_version":
+            self.label(body["new_version"])
         to.answer({"success": True, "message": "Succeeded."} if self.kind == "sglang" else {"message": "Weights updated"})
 
     def token(self, position):
-        return 2 + (position + (0 if self.weights == "default" else int(self.weights))) % 20
+        return 2 + (position + self.version) % 20
 
     def generate(self, to, body):
         ids, params = body["input_ids"], body["sampling_params"]
+        self.rids.append(body["rid"])
+        if self.hangs.is_set():
+            self.ended.wait()
+            return to.is_gone()
         tokens = [self.token(len(ids) + i) for i in range(params["max_new_tokens"])]
         meta = {"id": body["rid"], "finish_reason": {"type": "length", "length": len(tokens)}, "prompt_tokens": len(ids), "weight_version": self.weights,
                 "output_token_logprobs": [[-0.5, token, None] for token in tokens], "completion_tokens": len(tokens), "cached_tokens": 0}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve --engines`: the scheduling of Seer over servers that run elsewhere, here other processes of `seer serve` that are
 asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
-import concurrent.futures, json, os, shutil, signal, subprocess, tempfile, time, unittest
+import concurrent.futures, json, os, shutil, signal, subprocess, tempfile, time, unittest, urllib.parse
 
 from serve import PROMPTS, rollout
 from served import MODEL, SEER, Served
@@ -261,6 +261,13 @@ class ChangingServersTest(unittest.TestCase):
             servers[0].wait_until(lambda load: load["num_reqs"] == 0)
         self.while_running(router, change)
         self.assertEqual(router.call("DELETE", "/workers/worker-9")[0], 404)
+        url = f"http://127.0.0.1:{next(iter(router.workers()))['url'].rpartition(':')[2]}"
+        for method, path in ("DELETE", "/workers/" + urllib.parse.quote(url, safe="")), ("POST", "/remove_worker?url=" + urllib.parse.quote(url, safe="")):
+            router.wait_for(lambda: url in [worker["url"] for worker in router.workers()])  # as slime's servers leave, of old and new versions
+            self.assertEqual(router.call(method, path)[0], 202)
+            router.wait_for(lambda: url not in [worker["url"] for worker in router.workers()])
+            self.assertEqual(router.call(method, path)[0], 404)
+            router.post("/workers", {"url": url, "kind": "seer"}, 202)
         self.assertEqual(router.call("POST", "/workers", {"url": "https://x"})[0], 400)
 
     def test_routers_of_each_other_give_no_circle(self):
@@ -272,6 +279,16 @@ class ChangingServersTest(unittest.TestCase):
         first.wait_for(lambda: any("it passes requests on to this router" in (worker["error"] or "") for worker in first.workers()))
         self.while_running(second, lambda: None)
         self.assertEqual([first.up(), second.up()], [1, 1])
+
+    def test_routers_that_become_a_circle_at_once_break_it(self):
+        server = self.start()
+        routers = [Router([("seer", server)]) for _ in range(3)]
+        for router in routers:
+            self.addCleanup(router.stop)
+        for router, next_one in zip(routers, [*routers[1:], routers[0]]):
+            router.post("/workers", {"url": f"http://127.0.0.1:{next_one.port}", "kind": "seer"}, 202)
+        routers[0].wait_for(lambda: any("it passes requests on to this router" in (worker["error"] or "") for router in routers for worker in router.workers()))
+        self.while_running(routers[0], lambda: None)
 
     def test_requests_wait_for_the_next_server_when_the_last_is_taken_off_the_list(self):
         servers = [self.start(), self.start()]
@@ -303,7 +320,7 @@ class ChangingServersTest(unittest.TestCase):
             self.addCleanup(again.stop)
             router.wait_for(lambda: router.up() == 3, 60)
             for server in [*servers[:2], again]:
-                self.assertEqual(server.call("GET", "/get_weight_version")[1]["weight_version"], "2")
+                self.assertRegex(server.call("GET", "/get_weight_version")[1]["weight_version"], "^2-[0-9]+$")
                 self.assertEqual(server.generate(ids, sampling_params=params)["output_ids"], other["output_ids"])
             # A folder that is not there changes nothing.
             self.assertEqual(router.call("POST", "/update_weights_from_disk", {"model_path": folder + "/nothing"})[0], 400)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests weights that a trainer sends to the servers of a router over a communication group of its own: the calls of slime (624b824) and of
 vLLM's clients, passed on to servers that answer as the sources do (recorded_servers.py). No tensor moves. usage: router_weights.py SEER"""
-import unittest
+import concurrent.futures, unittest
 
 from recorded_servers import Group, RecordedServer
 from router import Router
@@ -21,12 +21,12 @@ def part(names, version="1"):
 class GroupTest(unittest.TestCase):
     kind = "sglang"
 
-    def start(self, ranks, group=True):
+    def start(self, ranks, *options, group=True, weights="default"):
         self.group = Group(len(ranks)) if group else None
-        self.servers = [RecordedServer(self.kind, n, self.group) for n in ranks]
+        self.servers = [RecordedServer(self.kind, n, self.group, weights) for n in ranks]
         for server in self.servers:
             self.addCleanup(server.stop)
-        self.router = Router([(self.kind, server) for server in self.servers], "--engine-stream-tokens", "0")
+        self.router = Router([(self.kind, server) for server in self.servers], "--engine-stream-tokens", "0", *options)
         self.addCleanup(self.router.stop)
         self.router.wait_for(lambda: self.router.up() == len(ranks))
 
@@ -35,6 +35,12 @@ class GroupTest(unittest.TestCase):
 
     def generate(self, tokens=20):
         return self.router.generate([2, 3, 4], sampling_params={"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True})
+
+    def label(self, version):
+        """What this router calls a version at its servers: no other one calls it so."""
+        found = self.servers[0].weights
+        self.assertRegex(found, f"^{version}-[0-9]+$")
+        return found
 
     def answers(self, tokens=20):
         """Whose weights a response has: of which version, by the first token."""
@@ -57,9 +63,9 @@ class SglangTest(GroupTest):
             for names in (["a", "b"], ["c"]):
                 self.post("/update_weights_from_distributed", part(names, version))
                 for server in self.servers:
-                    self.assertEqual(server.calls[-1], ("/update_weights_from_distributed", {**part(names, running), "flush_cache": True}))
+                    self.assertEqual(server.calls[-1], ("/update_weights_from_distributed", {**part(names, self.label(running)), "flush_cache": True}))
             self.post("/continue_generation")
-            self.assertEqual([worker["weight_version"] for worker in self.router.workers()], [running] * 2)
+            self.assertEqual([worker["weight_version"] for worker in self.router.workers()], [self.label(running)] * 2)
             self.assertEqual(self.answers(), (version, int(running)))
             self.assertEqual(self.router.up(), 2)
         self.post("/destroy_weights_update_group", {"group_name": GROUP})
@@ -86,7 +92,7 @@ class SglangTest(GroupTest):
         self.post("/init_weights_update_group", init(world_size=2))
         self.post("/pause_generation")
         self.post("/update_weights_from_distributed", part(["a"], "1"))
-        self.assertEqual(self.servers[0].weights, "3")
+        self.label("3")
         self.post("/continue_generation")
         self.assertEqual(self.answers(), ("1", 3))
 
@@ -106,7 +112,7 @@ class SglangTest(GroupTest):
                     self.assertEqual(self.answers(), (label, version))
                 self.router.wait_for(lambda: self.router.up() == 1)
                 self.router.wait_for(lambda: f"version {version} came over the trainer's own group, without it" in str(self.router.workers()[1]["error"]))
-                late.weights = str(version)
+                late.label(self.label(version))
                 self.router.wait_for(lambda: self.router.up() == 2, 60)
 
     def test_parts_are_refused_where_they_could_mix_weights(self):
@@ -122,6 +128,28 @@ class SglangTest(GroupTest):
         self.assertEqual([[path for path, _ in server.calls] for server in self.servers], [["/init_weights_update_group"]] * 2)
         self.post("/continue_generation")
         self.assertEqual(self.answers(), ("1", 0))
+
+    def test_the_label_that_an_earlier_router_gave_is_not_taken_for_that_of_this_one(self):
+        self.start([1, 1], group=False, weights="2")
+        self.servers[1].fails.add("/update_weights_from_disk")
+        self.post("/update_weights_from_disk", {"model_path": MODEL})
+        for _ in range(8):
+            self.assertEqual(self.answers(), ("2", 2))
+        self.router.wait_for(lambda: self.router.up() == 1)
+        self.servers[1].fails.clear()
+        self.router.wait_for(lambda: self.router.up() == 2)  # it was given the weights again
+        self.assertEqual(self.servers[1].weights, self.label("2"))
+
+    def test_a_request_to_a_server_that_says_nothing_is_not_sent_again_under_its_name(self):
+        self.start([1], "--engine-silence", "1", group=False)
+        self.answers()  # its connection is kept
+        self.servers[0].hangs.set()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(self.answers)
+            self.router.wait_for(lambda: len(self.servers[0].rids) > 2)
+            self.servers[0].hangs.clear()
+            self.assertEqual(asked.result(timeout=60), ("1", 0))
+        self.assertEqual(len(set(self.servers[0].rids)), len(self.servers[0].rids))
 
     def test_servers_that_do_not_have_the_calls_are_named(self):
         server = Served("--instances", "1")
@@ -154,6 +182,27 @@ class VllmTest(GroupTest):
                                                                   "/finish_weight_update", "/reset_prefix_cache", "/resume"])
             self.assertEqual(server.calls[3][1], update)
         self.assertEqual(self.answers(), ("step-8", 2))
+
+    def test_a_server_that_could_not_load_weights_goes_on_but_is_not_taken_for_one_with_the_old_ones(self):
+        self.start([1])
+        self.servers[0].fails.add("/collective_rpc")
+        self.post("/update_weights_from_disk", {"model_path": MODEL}, 400)
+        self.assertEqual([path for path, _ in self.servers[0].calls], ["/pause?mode=abort", "/update_weight_version", "/collective_rpc", "/resume"])
+        self.router.wait_for(lambda: "is being loaded while it had default at first" in str(self.router.workers()[0]["error"]))
+        self.servers[0].label("default")
+        self.router.wait_for(lambda: self.router.up() == 1)
+        self.servers[0].fails.clear()
+        self.post("/update_weights_from_disk", {"model_path": MODEL})
+        self.assertEqual(self.answers(), (self.router.call("GET", "/get_weight_version")[1]["weight_version"], self.servers[0].version))
+
+    def test_a_server_without_requests_that_was_gone_is_asked_which_weights_it_has(self):
+        self.start([1])
+        self.assertEqual(self.answers(), ("1", 0))
+        self.servers[0].stop()
+        self.router.wait_for(lambda: self.router.up() == 0)
+        again = RecordedServer(self.kind, 1, weights="base", port=self.servers[0].port)
+        self.addCleanup(again.stop)
+        self.router.wait_for(lambda: "it has weights base while it had default at first" in str(self.router.workers()[0]["error"]))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ class ByteServer final : public EngineServer {
     world_.after(2'000, [this, folder = std::move(folder), label = std::move(label), then = std::move(then)] {
       if (is_down_ || folder.empty()) return then(fail(Code::kUnavailable, "it cannot be reached"));
       weights_ = label;
-      then({});
+      if (!loses_answers) return then({});
+      then(fail(Code::kUnavailable, "it answered 504"));
     });
   }
 
@@ -89,6 +90,7 @@ class ByteServer final : public EngineServer {
   int64_t open() const { return std::ssize(calls_); }
   int64_t requests() const { return requests_; }
   const std::string& weights() const { return weights_; }
+  bool loses_answers = false;  // to updates, which happen all the same
   void set_weights(std::string label) { weights_ = std::move(label); }
 
  private:

@@ -370,6 +370,45 @@ TEST_CASE("served servers: new weights reach all servers, also one that was out 
   CHECK(rt::look<ServerNodeActor>(rollout.nodes[0]).instance);
 }
 
+TEST_CASE("served servers: an update whose answer is lost counts once the server says that it has the weights") {
+  for (const bool is_gone_then : {false, true}) {
+    CAPTURE(is_gone_then);
+    ServedRollout rollout(16, three(16, ServerKind::kSglang, false));
+    rollout.run();
+    rollout.check_answered_once();
+    const auto answers = std::make_shared<std::vector<WeightsUpdated>>();
+    const WeightsSink sink = rollout.world.spawn<Sink>(answers);
+    rollout.servers[0]->loses_answers = true;
+    rt::post(rollout.nodes[0], UpdateWeights{{WeightVersion{2}, "/new"}, sink});
+    rollout.world.run_until(rollout.world.now_us() + 2'100);  // it has them, and has not said so
+    if (is_gone_then) rollout.servers[0]->go_down(100'000);
+    rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+    REQUIRE(answers->size() == (is_gone_then ? 2 : 1));
+    if (is_gone_then) CHECK_FALSE(answers->front().error.empty());
+    CHECK(answers->back().error.empty());
+    CHECK(answers->back().version == WeightVersion{2});
+    CHECK(answers->back().weights == label_hash("2"));
+    const ServerNodeActor& node = rt::look<ServerNodeActor>(rollout.nodes[0]);
+    REQUIRE(node.instance);
+    CHECK(node.version == WeightVersion{2});
+  }
+}
+
+TEST_CASE("served servers: one without chunks that does not answer is out until it has said which weights it has") {
+  ServedRollout rollout(17, three(17, ServerKind::kVllm, false));
+  rollout.run();
+  rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+  rollout.servers[0]->go_down(12'000'000);
+  rollout.world.run_until(rollout.world.now_us() + 6'000'000);  // it is looked at every 5 s
+  CHECK_FALSE(rt::look<ServerNodeActor>(rollout.nodes[0]).instance);
+  rollout.servers[0]->set_weights("base");
+  rollout.world.run_until(rollout.world.now_us() + 60'000'000);
+  CHECK_FALSE(rt::look<ServerNodeActor>(rollout.nodes[0]).instance);
+  rollout.servers[0]->set_weights("default");
+  rollout.world.run_until(rollout.world.now_us() + 60'000'000);
+  CHECK(rt::look<ServerNodeActor>(rollout.nodes[0]).instance);
+}
+
 TEST_CASE("served servers: a request that fails everywhere is answered with the reason after a bounded number of tries") {
   auto configs = three(11, ServerKind::kSglang, false);
   for (ByteServerConfig& config : configs) config.rows_max = 0;  // all are answered with 503
