@@ -13,7 +13,8 @@ constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 constexpr size_t kRolloutsKept = 16;
 constexpr size_t kLateMax = 16;
-constexpr uint64_t kIdle = 1;  // in a WorkReady: time to look whether a rollout is idle
+/// Kinds of a Tick.
+enum TickKind : uint32_t { kPlace, kLookIfIdle, kEndUpdate };
 
 /// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -81,16 +82,11 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
 GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
   rt::post(handle{self}, WorkReady{});  // handles calls that came before set_wake()
   return {
-      [this](const WorkReady& ready) {
-        if (ready.what == kIdle) return on_idle();
+      [this](const WorkReady&) {
         for (auto& work : door->take()) work(*this);
-        end_update_in_time();
         place();
       },
-      [this](const Tick&) {
-        is_ticking = false;
-        place();
-      },
+      [this](const Tick& tick) { on_tick(tick); },
       [this](Response& response) { on_response(response); },
       [this](const RolloutProgress& progress) {
         const auto at = rollouts.find(progress.rollout);
@@ -98,13 +94,41 @@ GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
         at->second.on_instances = progress.running;
         at->second.kv_use_share = progress.kv_use_share;
         if (progress.rollout != last_rollout) return;
-        kv_tokens.clear();
-        for (const InstanceKv& kv : progress.kv) kv_tokens[kv.instance] = kv.tokens;
+        note_kv(progress.kv);
       },
       [this](RolloutCommits& commits) { on_commits(commits); },
       [this](const RolloutSummary& summary) { on_summary(summary); },
       [this](const WeightsUpdated& answer) { on_weights(answer); },
   };
+}
+
+void GatewayActor::note_kv(const std::vector<InstanceKv>& all) {
+  std::map<InstanceId, KnownKv> now;
+  for (const InstanceKv& kv : all) {
+    KnownKv& known = now[kv.instance] = {.tokens = kv.tokens};
+    if (kv.is_up) continue;
+    const auto before = kv_tokens.find(kv.instance);
+    known.missing_us = before == kv_tokens.end() ? std::nullopt : before->second.missing_us;
+    if (!known.missing_us) known.missing_us = rt::now_us(self);
+  }
+  kv_tokens = std::move(now);
+}
+
+/// Without instances that are not waited for any more.
+std::map<InstanceId, int64_t> GatewayActor::kv_there() const {
+  std::map<InstanceId, int64_t> there;
+  for (const auto& [id, kv] : kv_tokens)
+    if (!kv.missing_us || rt::now_us(self) - *kv.missing_us < kMissedUs) there[id] = kv.tokens;
+  return there;
+}
+
+void GatewayActor::on_tick(const Tick& tick) {
+  switch (tick.kind) {
+    case kPlace: is_ticking = false; break;
+    case kLookIfIdle: return close_idle_rollout();
+    case kEndUpdate: end_update_in_time(); break;
+  }
+  place();
 }
 
 // ---- requests come ---------------------------------------------------------------------------------------------------------
@@ -233,7 +257,7 @@ void GatewayActor::on_schedule(GatewaySchedule schedule) {
 
 void GatewayActor::tick_in(int64_t us) {
   if (std::exchange(is_ticking, true)) return;
-  rt::tell_after(self, us, handle{self}, Tick{});
+  rt::tell_after(self, us, handle{self}, Tick{kPlace});
 }
 
 bool GatewayActor::may_open_rollout() {
@@ -253,7 +277,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.weights = weights;
   rollout.open = true;
   rollout.cuts_lengths = true;
-  rollout.kv_tokens = kv_tokens;
+  rollout.kv_tokens = kv_there();
   Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
   return rollouts.emplace(current, std::move(opened)).first->second;
 }
@@ -267,11 +291,11 @@ void GatewayActor::close_rollout() {
 
 void GatewayActor::watch_idle() {
   if (config.idle_us == 0 || current == RolloutId{} || !running.empty() || std::exchange(watches_idle, true)) return;
-  rt::tell_after(self, config.idle_us, handle{self}, WorkReady{kIdle});
+  rt::tell_after(self, config.idle_us, handle{self}, Tick{kLookIfIdle});
 }
 
 /// Machines change their weights only when no rollout uses them, and another process may wait for that.
-void GatewayActor::on_idle() {
+void GatewayActor::close_idle_rollout() {
   watches_idle = false;
   if (current == RolloutId{} || !running.empty()) return;
   if (rt::now_us(self) - rollouts.at(current).ended_us < config.idle_us) return watch_idle();
@@ -518,7 +542,7 @@ void GatewayActor::update_weights(WeightsOrder order) {
 
 void GatewayActor::limit_update() {
   update->until_us = rt::now_us(self) + config.update_us_max;
-  rt::tell_after(self, config.update_us_max, handle{self}, WorkReady{});
+  rt::tell_after(self, config.update_us_max, handle{self}, Tick{kEndUpdate});
 }
 
 void GatewayActor::on_weights(const WeightsUpdated& answer) {

@@ -265,11 +265,14 @@ struct GatewayActor {
   void choose_schedule();
   void on_schedule(GatewaySchedule schedule);
   void tick_in(int64_t us);
+  void on_tick(const Tick& tick);
+  void note_kv(const std::vector<InstanceKv>& all);
+  std::map<InstanceId, int64_t> kv_there() const;
   bool may_open_rollout();
   Rollout& open_rollout();
   void close_rollout();
   void watch_idle();
-  void on_idle();
+  void close_idle_rollout();
   using RequestTest = std::function<bool(const GatewayRequest&)>;
   int64_t end_requests(const RequestTest& is_meant, InFlight how);
   int64_t end_waiting(const RequestTest& is_meant);
@@ -311,7 +314,11 @@ struct GatewayActor {
   RolloutId current;                                // the rollout that takes groups; 0: none
   RolloutId next;                                   // id of the next rollout; 0: not known
   RolloutId last_rollout;
-  std::map<InstanceId, int64_t> kv_tokens;          // that instances hold, as the last rollout said
+  struct KnownKv {
+    int64_t tokens = 0;
+    std::optional<int64_t> missing_us = {};  // since when the instance is not up
+  };
+  std::map<InstanceId, KnownKv> kv_tokens;          // that instances hold, as the last rollout said
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests cancelled since the last sweep()
   WeightVersion version;

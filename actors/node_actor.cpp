@@ -6,6 +6,9 @@
 namespace seer {
 namespace {
 
+/// Kinds of a Tick.
+enum TickKind : uint32_t { kLookAtDrain, kLookAtFetch };
+
 Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id) {
   InstanceMachinery made;
   SEER_ASSIGN_OR_RETURN(made.engine, makers.make_engine(id));
@@ -102,10 +105,9 @@ NodeActor::handle::behavior_type NodeActor::make_behavior() {
           [this](const InstanceWeights& answer) { on_weights(answer); },
           [this](const DrainNode& drain) { on_drain(drain); },
           [this](const DirectoryUp& up) { on_directory_up(up); },
-          [this](const Tick&) { leave_when_drained(); },
+          [this](const Tick& tick) { tick.kind == kLookAtDrain ? leave_when_drained() : end_silent_fetch(); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
-            end_silent_fetch();
           },
           [this](const GetReport&) { return on_report(); }};
 }
@@ -302,7 +304,7 @@ void NodeActor::end_silent_fetch() {
   if (now - update->heard_us >= kSilentUsMax)
     return fail_update(cat("the server that sends the weights was silent for ", kSilentUsMax / 1'000'000, " s"));
   update->look_us = now + kSilentUsMax;
-  rt::tell_after(self, kSilentUsMax, handle{self}, WorkReady{});
+  rt::tell_after(self, kSilentUsMax, handle{self}, Tick{kLookAtFetch});
 }
 
 /// Their bytes are on this machine.
@@ -387,7 +389,7 @@ void NodeActor::on_drain(const DrainNode& drain) {
   tell_kv_drains();
   for (const auto& [id, instance] : instances)
     if (instance.handle) rt::tell(self, instance.handle, YieldChunks{});
-  rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+  rt::tell_after(self, kDrainLookUs, handle{self}, Tick{kLookAtDrain});
 }
 
 /// Once the machine drains, and has KV, and has a directory, in whatever order that came.
@@ -409,7 +411,7 @@ void NodeActor::leave_when_drained() {
     const int64_t now = rt::now_us(self);
     const auto up = std::ranges::count_if(instances, [](const auto& i) { return i.second.handle != nullptr; });
     const bool all_answered = std::ssize(report.instances) >= up && (kv_node == nullptr || !report.pool.empty());
-    if ((left > 0 || !all_answered) && now < drain_until_us) return rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+    if ((left > 0 || !all_answered) && now < drain_until_us) return rt::tell_after(self, kDrainLookUs, handle{self}, Tick{kLookAtDrain});
     log.info(now, "node_drained", {{"node", config.node}, {"requests_left", left}});
     rt::quit(self);
   });

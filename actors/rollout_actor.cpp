@@ -14,6 +14,7 @@ RolloutInstancesConfig instances_config(const RolloutConfig& config) {
           .expected = config.instances_expected,
           .machines_may_join = config.machines_may_join,
           .return_us = config.no_instance_us,
+          .waits_for_all = !config.open,
           .kv_tokens = config.kv_tokens};
 }
 
@@ -96,6 +97,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   const bool is_new = instances.add(up, now);
   if (!is_new)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
+  rt::tell(self, up.handle, UseInstance{config.id, config.version, handle{self}});
   note_report(up.instance, up.handle, instances_before);
   if (started && !drafts.servers().empty()) rt::tell(self, up.handle, drafts.all());
   const int64_t running_max = config.scheduler.running_max;
@@ -211,7 +213,7 @@ void RolloutActor::schedule_group(Group& group) {
     else if (request.is_cancelled && added.ok())
       scheduler->cancel(id, rt::now_us(self));
     else if (!request.is_cancelled && !added.ok())
-      finish_request(id, {FinishReason::kError, {}, added.error().detail});
+      finish_request(id, Ending::failed(added.error().detail));
   }
 }
 
@@ -304,7 +306,7 @@ RequestPhase RolloutActor::phase_of(RequestId id) const {
 void RolloutActor::cancel_waiting(RequestId id) {
   request_of(id).is_cancelled = true;
   if (is_scheduled(id.group)) scheduler->cancel(id, rt::now_us(self));
-  finish_request(id, {.finish = FinishReason::kAborted});
+  finish_request(id, Ending::aborted());
 }
 
 // ---- draft servers and the directory ---------------------------------------------------------------------------------
@@ -349,9 +351,10 @@ void RolloutActor::on_directory_up(const DirectoryUp& up) {
   parts.directory = up.directory;
   if (started) rt::tell(self, parts.directory, KvBump{config.version});
   if (ended) return rt::tell(self, parts.directory, KvDropRollout{config.id});
-  for (const FinishRecord& finish : finishes) release_kv(owner_of(finish.request));
   for (const Group& group : groups)
     if (group.open_requests == 0) release_kv(owner_of(group.spec.id));
+  // Last: the directory remembers so many releases, and those that it did not hear of are most likely the newest.
+  for (const FinishRecord& finish : finishes) release_kv(owner_of(finish.request));
 }
 
 /// REQUIRES: all requests of the group are over.
@@ -388,7 +391,7 @@ bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
   const bool is_told = config.tells_commits || group_of(id.group).spec.streams;
   if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs, part.kept_ids});
   if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
-  // A chunk's first tokens took its prefill too, and those of a stream that waited for it took no time.
+  // Not of a chunk's first report: its time includes the prefill, or is none if a stream had waited for the chunk.
   const int64_t now = rt::now_us(self);
   if (known > chunk.first_tokens && !part.tokens.empty()) scheduler->ran(chunk.instance, std::ssize(part.tokens), now - chunk.heard_us, now);
   request.tokens.append(part.tokens);
@@ -403,7 +406,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   if (it == open_chunks.end() || ended) return;
   const OpenChunk chunk = it->second;
   const bool has_other_weights = done.version != config.version;  // or gets them now
-  if (has_other_weights && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
+  if (has_other_weights && done.end != ChunkEnd::kNotBegun) return refuse_tokens(chunk.instance, done.version);
   if (!append(chunk, done.last)) return give_up_instance(chunk.instance);
   tell_commits();
   open_chunks.erase(it);
@@ -423,31 +426,23 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
 }
 
 /// The request is over or waits again. REQUIRES: its log has all tokens of the chunk.
-void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
+void RolloutActor::close_chunk(const OpenChunk& chunk, const ChunkDone& done) {
   const int64_t now = rt::now_us(self);
   Request& request = request_of(chunk.request);
   request.run_us += now - chunk.started_us;
-  if (done.end == ChunkEnd::kRejected) {
-    done.end = ChunkEnd::kFailed;
-    done.finish = FinishReason::kError;
-    done.error = cat("request ", chunk.request, " does not fit on instance ", chunk.instance, " even alone (", done.kv_tokens,
-                     " tokens have their KV)");
-  } else if (!is_over(done.end) && request.is_cancelled) {
-    done.end = ChunkEnd::kAborted;
-    done.finish = FinishReason::kAborted;
-  }
-  // Without an error the instance had no time for it: new weights come there, or it leaves.
-  const bool has_failed = done.end == ChunkEnd::kLost || (done.end == ChunkEnd::kPreempted && !done.error.empty());
+  const bool has_failed = done.end == ChunkEnd::kLost || done.end == ChunkEnd::kServerFailed;
   const bool is_fruitless = has_failed && request.tokens.output_tokens() == chunk.first_tokens;
   request.fruitless = is_fruitless ? request.fruitless + 1 : 0;
-  if (config.fruitless_max > 0 && request.fruitless >= config.fruitless_max) {
-    done.end = ChunkEnd::kFailed;
-    done.finish = FinishReason::kError;
-    done.error = cat("request ", chunk.request, " was begun ", request.fruitless, " times without a token", done.error.empty() ? "" : ": ", done.error);
-  }
+  Ending ending = done.ending;
+  if (!is_over(done.end) && request.is_cancelled)
+    ending = Ending::aborted();
+  else if (config.fruitless_max > 0 && request.fruitless >= config.fruitless_max)
+    ending = Ending::failed(cat("request ", chunk.request, " was begun ", request.fruitless, " times without a token",
+                                done.server_error.empty() ? "" : ": ", done.server_error));
+  const bool has_ended = ending.reason != FinishReason::kNone;
   scheduler->kv_in_use(chunk.instance, done.kv_blocks_used);
-  scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), done.end, now);
-  if (is_over(done.end)) finish_request(chunk.request, {done.finish, std::move(done.matched), std::move(done.error)});
+  scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), has_ended ? end_of(ending.reason) : done.end, now);
+  if (has_ended) finish_request(chunk.request, std::move(ending));
 }
 
 /// REQUIRES: the scheduler knows that the request is over, or never had it.
@@ -457,7 +452,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   const int64_t now = rt::now_us(self);
   const int64_t tokens = request.tokens.output_tokens();
   --open_requests;
-  const bool failed = ending.finish == FinishReason::kError, aborted = ending.finish == FinishReason::kAborted;
+  const bool failed = ending.reason == FinishReason::kError, aborted = ending.reason == FinishReason::kAborted;
   const RequestState history = is_scheduled(id.group) ? scheduler->requests().at(id) : RequestState{};
   finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed, aborted});
   if (!failed && !aborted)
@@ -466,7 +461,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   if (--group.open_requests == 0) forget_group(id.group);
   const TokenLog log = std::exchange(request.tokens, {});
   Response response{id, group.spec.seeds[id.sample], log.output(),
-                    std::exchange(request.logprobs, {}), ending.finish, std::move(ending.matched), std::move(ending.error),
+                    std::exchange(request.logprobs, {}), ending.reason, std::move(ending.matched), std::move(ending.error),
                     config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
                     request.run_us, request.start_us, request.first_token_us, request.cached_tokens, std::exchange(request.kept_ids, {})};
   if (config.responses_kept_max > 0) kept.emplace(id, response);
@@ -548,7 +543,7 @@ void RolloutActor::fail_stuck() {
   if (instances.up().empty() || instances.one_may_come(rt::now_us(self))) return;  // none: see on_tick()
   for (const StuckRequest& stuck : scheduler->stuck()) {
     scheduler->cancel(stuck.request, rt::now_us(self));
-    finish_request(stuck.request, {FinishReason::kError, {}, stuck.why});
+    finish_request(stuck.request, Ending::failed(stuck.why));
   }
 }
 
@@ -591,7 +586,7 @@ void RolloutActor::report_progress() {
                            .output_tokens = totals.generated_tokens,
                            .kv_use_share = 0,
                            .kv = {}};
-  for (const auto& [id, tokens] : instances.kv_tokens()) progress.kv.push_back({id, tokens});
+  for (const auto& [id, tokens] : instances.kv_tokens()) progress.kv.push_back({id, tokens, instances.find(id) != nullptr});
   int64_t total = 0, used = 0;
   for (const auto& [id, instance] : instances.up()) total += instance.kv_blocks, used += instance.kv_blocks_used;
   progress.kv_use_share = total > 0 ? static_cast<double>(used) / static_cast<double>(total) : 0;

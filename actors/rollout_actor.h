@@ -32,7 +32,7 @@ struct RolloutConfig {
   RolloutId id;                             // also names its groups, chunks and KV
   ChunkSchedulerConfig scheduler;
   WeightVersion version{1};
-  uint64_t weights = 0;                     // checksum of these (ClusterIdentity): instances with others do not join; 0: those of the first
+  uint64_t weights = 0;                     // their checksum: instances with another one do not join. 0: the first instance sets it
   size_t instances_expected = 1;            // starts once this many are up, or after no_instance_us with those that are
   int64_t progress_us = 200'000;            // between two progress events
   int64_t chunk_silence_us = 600'000'000;   // a chunk without a report for this long is placed again
@@ -132,13 +132,8 @@ struct RolloutActor {
   void fail_stuck();
   void place_or_end();
   void run(const Placement& placement);
-  void close_chunk(const OpenChunk& chunk, ChunkDone done);
+  void close_chunk(const OpenChunk& chunk, const ChunkDone& done);
   void tell_commits();
-  /// How a request ended.
-  struct Ending {
-    FinishReason finish = FinishReason::kNone;
-    std::string matched = {}, error = {};  // as in Response
-  };
   void finish_request(RequestId request, Ending ending);
   void report_progress();
   RolloutSummary summary() const;

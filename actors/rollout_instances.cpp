@@ -103,6 +103,7 @@ void RolloutInstances::started(int64_t now_us) {
 
 bool RolloutInstances::all_settled(int64_t now_us) const {
   const bool waits_for_change = now_us - started_us_ < config_.change_us;
+  if (!config_.waits_for_all && !waits_for_change && !up_.empty()) return true;
   const auto stays_out = [&](const auto& refusal) { return !refusal.second.may_change || !waits_for_change; };
   return up_.size() + gone_.size() + static_cast<size_t>(std::ranges::count_if(refused_, stays_out)) >= config_.expected;
 }

@@ -24,6 +24,7 @@ struct RolloutInstancesConfig {
   bool machines_may_join = false;    // of a cluster, at any time
   int64_t return_us = 30'000'000;    // an instance that was lost may be back within this time
   int64_t change_us = 3'000'000;     // one with older weights may get the rollout's within this time from its start
+  bool waits_for_all = true;         // false: once one is up, the others are waited for during change_us only
   std::map<InstanceId, int64_t> kv_tokens = {};  // what instances hold that may come back
 };
 
@@ -40,7 +41,7 @@ class RolloutInstances {
   RolloutInstances(RolloutInstancesConfig config, int64_t now_us);
 
   const std::map<InstanceId, Instance>& up() const { return up_; }
-  /// Of those that are up; null: it is not.
+  /// The instance; null if it is not up.
   Instance* find(InstanceId id);
   Instance& at(InstanceId id) { return up_.at(id); }
   bool has(InstanceId id) const { return up_.contains(id) || leaving_.contains(id); }

@@ -65,7 +65,6 @@ class ClusterMachines {
   int64_t instances_up() const;
   /// And of those that were lost in the last kMissedUs and have not come back.
   int64_t instances_expected() const;
-  static constexpr int64_t kMissedUs = 600'000'000;
 
  private:
   ClusterMachines(ClusterNet& net, Config config, ClusterHandle controller, RolloutEntered entered, const EventLog& log);

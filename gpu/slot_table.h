@@ -47,8 +47,8 @@ class SlotTable : public StepRun {
     bool is_used = false;
     std::optional<StepsLimit> limit;
     SequenceStep next;
-    int64_t orders = 0;          // since it joined, of which `open` have no result yet
-    int32_t open = 0;
+    int64_t orders = 0;          // since it joined
+    int32_t open = 0;            // of them, those without a result yet
     bool has_ended = false;
     GainedTokens untaken;
   };

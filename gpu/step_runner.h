@@ -55,7 +55,7 @@ class StepRunner {
 };
 
 StepShape step_shape(std::span<const SequenceShape> sequences);
-/// How long such a step takes among steps like it: the median of a few, or of one that takes long, after one that does not count.
+/// Median time of a few such steps, or the time of one if it takes long, after a step to warm up.
 double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequences);
 /// KV blocks that synthetic_step() uses.
 int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens);

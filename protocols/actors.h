@@ -45,6 +45,14 @@ using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TokenLog& log);
 
+/// A rollout with these weights will send chunks: the instance keeps its weights until DropChunks. Without effect if it has others.
+struct UseInstance {
+  RolloutId rollout;
+  WeightVersion version;
+  ChunkSink reply_to;
+  SEER_FIELDS(UseInstance, rollout, version, reply_to)
+};
+
 /// Run one chunk of a request. All that an instance needs is in here; KV comes from its device, the pool, or a prefill.
 struct RunChunk {
   ChunkId chunk;
@@ -272,7 +280,7 @@ struct UpdateInstance {
 
 // ---- instances, nodes ------------------------------------------------------------------------------------------------------
 using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>, rt::oneway<YieldChunks>,
-                                 rt::oneway<UpdateInstance>, rt::oneway<WorkReady>,
+                                 rt::oneway<UseInstance>, rt::oneway<UpdateInstance>, rt::oneway<WorkReady>, rt::oneway<Tick>,
                                  rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
                                  rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
 
@@ -481,6 +489,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::RolloutProgress))
   CAF_ADD_TYPE_ID(seer, (seer::RolloutSummary))
   CAF_ADD_TYPE_ID(seer, (seer::RunChunk))
+  CAF_ADD_TYPE_ID(seer, (seer::UseInstance))
   CAF_ADD_TYPE_ID(seer, (seer::KvReserved))
   CAF_ADD_TYPE_ID(seer, (seer::KvSeal))
   CAF_ADD_TYPE_ID(seer, (seer::KvAbort))

@@ -38,17 +38,16 @@ struct ChunkDone {
   ChunkId chunk;
   InstanceId instance;
   ChunkEnd end = ChunkEnd::kFinished;
-  FinishReason finish = FinishReason::kNone;  // set when finished or failed
-  std::string matched;                        // the stop string or token id that ended it
-  std::string error;                          // why it failed: one sentence
-  int64_t prefill_tokens = 0;                 // rows this chunk fed without sampling from them
-  int64_t reprefill_tokens = 0;               // those of them whose KV had been computed before and was lost
-  int64_t cached_tokens = 0;                  // prefix tokens whose KV was found on the device or in the pool
-  int64_t kv_tokens = 0;                      // tokens of the request whose KV has been computed
-  ChunkTokens last;                           // tokens not reported before; maybe none
-  int64_t kv_blocks_used = 0;                 // of the instance, from now on
-  WeightVersion version{1};                   // of the instance's weights, or of those it gets; if not as asked for: preempted before its first step
-  SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, error, prefill_tokens, reprefill_tokens, cached_tokens,
+  Ending ending;                 // of the request, if is_over(end)
+  std::string server_error;      // kServerFailed: one sentence
+  int64_t prefill_tokens = 0;    // rows this chunk fed without sampling from them
+  int64_t reprefill_tokens = 0;  // those of them whose KV had been computed before and was lost
+  int64_t cached_tokens = 0;     // prefix tokens whose KV was found on the device or in the pool
+  int64_t kv_tokens = 0;         // tokens of the request whose KV has been computed
+  ChunkTokens last;              // tokens not reported before; maybe none
+  int64_t kv_blocks_used = 0;    // of the instance, from now on
+  WeightVersion version{1};      // of the instance's weights, or of those it gets now. Another one than asked for: kNotBegun
+  SEER_FIELDS(ChunkDone, chunk, instance, end, ending, server_error, prefill_tokens, reprefill_tokens, cached_tokens,
               kv_tokens, last, kv_blocks_used, version)
 };
 
@@ -205,7 +204,8 @@ struct Response {
 struct InstanceKv {
   InstanceId instance;
   int64_t tokens = 0;
-  SEER_FIELDS(InstanceKv, instance, tokens)
+  bool is_up = true;  // false: it was up, and may come back
+  SEER_FIELDS(InstanceKv, instance, tokens, is_up)
 };
 
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.
@@ -241,7 +241,7 @@ struct RolloutSummary {
   int64_t instances_lost = 0;  // died or fell silent; what ran there was placed again
   double length_icc = 0;
   double estimate_error = 0;
-  std::vector<InstanceReport> instances;  // in a cluster: of what they did since they came to this rollout, for all rollouts
+  std::vector<InstanceReport> instances;  // in a cluster: of their work for all rollouts since they joined this one
   std::vector<DraftServerReport> draft_servers;
   std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
   SEER_FIELDS(RolloutSummary, rollout, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,

@@ -1,4 +1,4 @@
-// How messages are read, written and printed. Here, once, since every program that starts actors would compile it again.
+// How messages are read, written and printed. In one file, since compiling it takes long.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "protocols/ids.h"
@@ -50,23 +51,6 @@ struct GroupSpec {
               streams, is_live, length_hint)
 };
 
-/// Why a chunk gave up its instance.
-enum class ChunkEnd : uint8_t {
-  kFinished = 0,   // the response is complete
-  kFailed,         // the request ended with an error of its own: its length says nothing about its group
-  kChunkFull,      // chunk_tokens were generated
-  kYielded,        // KV ran short: the KV went to the pool
-  kPreempted,      // KV ran short: the KV was dropped and must be recomputed
-  kRejected,       // never started: the instance is full, or the chunk can never fit
-  kAborted,        // the request was cancelled: it ends with the tokens that it has
-  kLost,           // its instance died or fell silent: what it had reported is kept, its KV is not
-};
-
-/// The request has ended: nothing more of it will run.
-constexpr bool is_over(ChunkEnd end) {
-  return end == ChunkEnd::kFinished || end == ChunkEnd::kFailed || end == ChunkEnd::kAborted;
-}
-
 enum class FinishReason : uint8_t { kNone = 0, kStop, kLength, kAborted, kError };
 constexpr const char* to_string(FinishReason r) {
   switch (r) {
@@ -77,6 +61,37 @@ constexpr const char* to_string(FinishReason r) {
     case FinishReason::kError: return "error";
   }
   return "unknown";
+}
+
+/// How a request ended.
+struct Ending {
+  FinishReason reason = FinishReason::kNone;
+  std::string matched;  // kStop: the stop string or token id that ended it
+  std::string error;    // kError: why, in one sentence
+  SEER_FIELDS(Ending, reason, matched, error)
+
+  static Ending failed(std::string why) { return {FinishReason::kError, {}, std::move(why)}; }
+  static Ending aborted() { return {FinishReason::kAborted, {}, {}}; }
+};
+
+/// Why a chunk gave up its instance. With the first three the request has ended.
+enum class ChunkEnd : uint8_t {
+  kFinished = 0,  // the response is complete
+  kFailed,        // the request ended with an error of its own: its length says nothing about its group
+  kAborted,       // the request was cancelled: it ends with the tokens that it has
+  kChunkFull,     // chunk_tokens were generated
+  kYielded,       // KV ran short or the instance leaves: its KV went to the pool, if there is one
+  kPreempted,     // KV ran short or the instance leaves: its KV was dropped and must be recomputed
+  kNotBegun,      // the instance leaves, or has other weights than asked for, or gets them now
+  kServerFailed,  // the server that ran it failed
+  kLost,          // its instance died or fell silent: what it had reported is kept, its KV is not
+};
+
+constexpr bool is_over(ChunkEnd end) { return end <= ChunkEnd::kAborted; }
+/// REQUIRES: the request has ended, reason != kNone.
+constexpr ChunkEnd end_of(FinishReason reason) {
+  if (reason == FinishReason::kError) return ChunkEnd::kFailed;
+  return reason == FinishReason::kAborted ? ChunkEnd::kAborted : ChunkEnd::kFinished;
 }
 
 }  // namespace seer

@@ -1,5 +1,4 @@
-// Workers and Outbox: how slow work leaves its owner, and how results come back to it. Used by everything that has a
-// thread of its own: the CPU engine, the cold tier, the response history, the transport between arenas of one process.
+// Workers and Outbox: how slow work leaves its owner, and how results come back to it.
 //
 //   owner --put()--> Workers (queue, threads) --run(work)--> Outbox::put() --wake--> owner --Outbox::take()
 //

@@ -95,7 +95,7 @@ class ServedJournal {
   virtual Result<ServedContents> read() const = 0;
   /// Weights of a larger version are served now. What was committed with those before is dropped.
   virtual Status set_mark(const ServedModelMark& mark) = 0;
-  /// Also where the rollout is there: then it is changed.
+  /// Adds the rollout, or replaces its head.
   virtual Status put(const ServedHead& head) = 0;
   /// A rollout and groups for it; the first of them has this index.
   virtual Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) = 0;

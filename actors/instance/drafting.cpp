@@ -128,8 +128,7 @@ void SequenceDrafts::step_ordered(const StepShape& decode, const StepShape& step
   timing_.step = step;
 }
 
-/// Results come equally late, so between two of them lie the later step and the wait before it. A longer wait than kWaitUsMax is
-/// one for work.
+/// The time between two results is that of the later step and of the wait before it. In a wait above kWaitUsMax there was no work.
 void SequenceDrafts::step_came(int64_t now_us, int64_t step_us) {
   constexpr int64_t kWaitUsMax = 1000;
   const int64_t wait_us = now_us - std::exchange(came_us_, now_us) - step_us;

@@ -44,8 +44,10 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
       [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
       [this](const YieldChunks&) { yield_chunks(); },
+      [this](const UseInstance& use) { on_use(use); },
       [this](const UpdateInstance& asked) { update_weights(asked); },
       [this](const WorkReady&) { on_work_ready(); },
+      [](const Tick&) {},
       [this](const KvReserved& reserved) { on_reserved(reserved); },
       [this](const KvOpened& opened) { on_opened(opened); },
       [this](const DraftServers& servers) {
@@ -73,7 +75,7 @@ Status InstanceActor::take_results() {
     return copy != nullptr && (copy->direction == CopyBatch::Direction::kImport || kv.is_parking(copy->id));
   };
   for (const EngineResult& result : results)
-    if (!std::holds_alternative<WeightResult>(result))  // after one that failed the old weights still work
+    if (!std::holds_alternative<WeightResult>(result) || is_switching())  // after a failed StageWeights the old weights still work
       SEER_RETURN_IF_ERROR(std::visit([](const auto& of) { return of.status; }, result));
   if (std::ranges::any_of(results, may_use_blocks)) batch.settle_blocks();
   for (EngineResult& result : results) {
@@ -130,8 +132,9 @@ bool InstanceActor::plan() {
       return false;
     }
     // No other chunk holds a block, and still this one does not fit.
-    const Sequence* const first = batch.first_running();
-    answer((first != nullptr ? *first : kv.take_first_arrival()).chunk, ChunkEnd::kRejected);
+    Sequence* const first = batch.first_running();
+    Sequence& s = first != nullptr ? *first : kv.take_first_arrival();
+    end_request(s, Ending::failed(cat("request ", s.request, " does not fit on instance ", config.id, " even alone (", s.kv_tokens, " tokens have their KV)")));
     return false;
   }
   batch.take_out(victims);
@@ -175,6 +178,7 @@ void InstanceActor::on_copy(const CopyResult& result) {
 }
 
 void InstanceActor::add_figures(const StepResult& result) {
+  SEER_CHECK(result.version == info.version, result.version, info.version);  // steps of chunks that were dropped have the old one too
   report.busy_us += result.step_us;
   report.engine_cpu_us += result.cpu_us;
   report.steps += result.steps;
@@ -195,8 +199,8 @@ void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledTo
   if (!s.keep_kv && blocks_needed(s.log.size(), blocks, info.block_tokens) > 0) grown.push_back(s.chunk);
   report.output_tokens += appended.tokens;
   kv.name_filled_blocks(s);
-  if (!appended.error.empty()) return fail_request(s, appended.error);
-  if (appended.end.reason != FinishReason::kNone) return finish(s, appended.end);
+  if (!appended.error.empty()) return end_request(s, Ending::failed(appended.error));
+  if (appended.end.reason != FinishReason::kNone) return end_request(s, s.ending_of(appended.end));
   if (s.log.size() >= s.end_tokens) return park(s, ChunkEnd::kChunkFull);
   if (s.offered_blocks < prompt_blocks(s, info.block_tokens)) kv.offer_filled_blocks(s);
 }
@@ -208,40 +212,40 @@ void InstanceActor::take_steps_over() {
 
 // ---- a chunk arrives -------------------------------------------------------------------------------------------------
 
+void InstanceActor::on_use(const UseInstance& use) {
+  if (!draining && !is_switching() && use.version == info.version) note_sink(use.rollout, use.reply_to);
+}
+
+void InstanceActor::note_sink(RolloutId rollout, const ChunkSink& to) {
+  ChunkSink& sink = sinks[rollout];
+  if (sink == to) return;
+  sink = to;
+  rt::monitor(self, sink);
+}
+
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   if (drafts)
     for (const GroupId group : chunk.over) drafts->forget(group);
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // a duplicate
-  const bool is_switching = update && update->phase == Update::Phase::kSwitching;
-  if (draining || is_switching || chunk.version != info.version) {
+  if (draining || is_switching() || chunk.version != info.version) {
     // The rollout learns by another message that this instance leaves, and from the version which weights it has or gets.
-    const WeightVersion version = is_switching ? update->asked.what.version : info.version;
-    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, version, ChunkEnd::kPreempted));
-    return;
+    const WeightVersion version = is_switching() ? update->asked.what.version : info.version;
+    return rt::tell(self, chunk.reply_to, not_begun(chunk, config.id, version));
   }
-  if (const Status fits = check_chunk(chunk); !fits.ok()) {
-    ChunkDone refused = unstarted(chunk, config.id, info.version, ChunkEnd::kFailed);
-    refused.finish = FinishReason::kError;
-    refused.error = fits.error().detail;
-    rt::tell(self, chunk.reply_to, std::move(refused));
-    return;
+  if (const Status taken = check_chunk(chunk); !taken.ok()) {
+    ChunkDone refused = not_begun(chunk, config.id, info.version);
+    refused.end = ChunkEnd::kFailed;
+    refused.ending = Ending::failed(taken.error().detail);
+    return rt::tell(self, chunk.reply_to, std::move(refused));
   }
-  if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {
-    sink = chunk.reply_to;
-    rt::monitor(self, sink);
-  }
+  note_sink(id.rollout, chunk.reply_to);
   if (started_us < 0) started_us = reported_us = all_reported_us = rt::now_us(self);
-  if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
-    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kRejected));
-    return;
-  }
   auto sequence = make_sequence(chunk, config.id, {info.eos_ids, info.context_tokens_max}, parts.tokenizer, last_sampling);
   sequence->keep_kv = chunk.keep_kv;
   sequence->has_pool = chunk.keep_kv && parts.kv_node;
   Sequence& s = sequences.add(std::move(sequence));
-  reply_to[id] = std::move(chunk.reply_to);
   batch.add(s);
   if (drafts) drafts->chunk_came();
 
@@ -254,6 +258,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
 
 /// The rollout may have another model's folder, or one with other files.
 Status InstanceActor::check_chunk(const RunChunk& chunk) const {
+  if (sequences.of(chunk.chunk.rollout).size() >= static_cast<size_t>(config.rows_max))
+    return fail(Code::kFull, "instance ", config.id, " runs ", config.rows_max, " requests of rollout ", chunk.chunk.rollout, " already, which is its limit");
   std::optional<int32_t> unknown;
   chunk.log.visit(0, chunk.log.size(), [&](std::span<const int32_t> tokens) {
     const auto at = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
@@ -312,19 +318,12 @@ void InstanceActor::parking_progressed(Sequence& s) {
   if (--s.parking_ops == 0) answer(s.chunk, s.end);
 }
 
-void InstanceActor::finish(Sequence& s, const Finish& end) {
-  s.note_finish(end);
+/// Ends the request with the tokens it has. The prompt's KV stays cached, since a request with an equal prompt would compute the
+/// same bits.
+void InstanceActor::end_request(Sequence& s, Ending ending) {
+  s.done.ending = std::move(ending);
   kv.forget_response(s);
-  answer(s.chunk, ChunkEnd::kFinished);
-}
-
-/// Ends the request with the tokens it has: its last row gave no next token. The prompt's KV stays cached, because a request
-/// with an equal prompt would compute the same bits.
-void InstanceActor::fail_request(Sequence& s, std::string error) {
-  s.done.finish = FinishReason::kError;
-  s.done.error = std::move(error);
-  kv.forget_response(s);
-  answer(s.chunk, ChunkEnd::kFailed);
+  answer(s.chunk, end_of(s.done.ending.reason));
 }
 
 void InstanceActor::answer(ChunkId id, ChunkEnd end) {
@@ -343,7 +342,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.kv_blocks_used = devices.counts().in_use;
   s.done.version = info.version;
   report.cached_tokens += s.done.cached_tokens;
-  rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
+  rt::tell(self, sinks.at(id.rollout), std::move(s.done));
 }
 
 void InstanceActor::cancel_chunk(ChunkId id) {
@@ -351,11 +350,9 @@ void InstanceActor::cancel_chunk(ChunkId id) {
   batch.split();
   Sequence* const s = sequences.find(id);  // the steps just taken may have ended it
   if (s == nullptr || s->phase == ChunkPhase::kParking) return;
-  s->done.finish = FinishReason::kAborted;
-  kv.forget_response(*s);
   kv.drop(id);
   batch.drop(*s);
-  answer(id, ChunkEnd::kAborted);
+  end_request(*s, Ending::aborted());
   go_on();
 }
 
@@ -371,7 +368,6 @@ void InstanceActor::drop_chunks(RolloutId rollout) {
     batch.drop(*s);
     kv.drop(id);
     devices.release(s->table);
-    reply_to.erase(id);
   }
   std::erase_if(grown, [&](ChunkId chunk) { return chunk.rollout == rollout; });
   sinks.erase(rollout);

@@ -65,7 +65,9 @@ struct InstanceActor {
   handle::behavior_type make_behavior();
 
   // -- messages
+  void on_use(const UseInstance& use);
   void on_run_chunk(RunChunk chunk);
+  void note_sink(RolloutId rollout, const ChunkSink& sink);
   Status check_chunk(const RunChunk& chunk) const;
   void on_work_ready();
   void on_reserved(const KvReserved& reserved);
@@ -83,6 +85,7 @@ struct InstanceActor {
   void on_copy(const CopyResult& result);
   void on_weights(const WeightResult& result);
   void switch_when_unused();
+  bool is_switching() const { return update && update->phase == Update::Phase::kSwitching; }
   void answer_update(std::string error);
   void on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed);
   void go_on();
@@ -97,8 +100,7 @@ struct InstanceActor {
   void give_way(Sequence& s);
   void park(Sequence& s, ChunkEnd end);
   void parking_progressed(Sequence& s);
-  void finish(Sequence& s, const Finish& end);
-  void fail_request(Sequence& s, std::string error);
+  void end_request(Sequence& s, Ending ending);
   void answer(ChunkId id, ChunkEnd end);
   int32_t steps_to_report() const;
   void report_tokens();
@@ -115,7 +117,6 @@ struct InstanceActor {
   DeviceBlocks devices;
   EngineQueue engine;
   SequenceTable sequences;
-  std::map<ChunkId, ChunkSink> reply_to;  // of `sequences`
   std::optional<SequenceDrafts> drafts;   // with a drafter
   KvMoves kv;                             // kv and batch use the members above
   RunningBatch batch;
@@ -126,7 +127,7 @@ struct InstanceActor {
   int64_t all_reported_us = 0;  // when the last one that told of each chunk did
   bool draining = false;                  // every chunk gives way
   std::vector<ChunkId> grown;             // chunks with keep_kv = false that needed another block since the last report
-  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
+  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that use this, until they drop their chunks
   struct Update {
     enum class Phase : uint8_t { kStaging, kStaged, kSwitching };
     UpdateInstance asked;

@@ -43,10 +43,10 @@ Sequence::Appended Sequence::append(std::span<const SampledToken> sampled, size_
   return appended;
 }
 
-void Sequence::note_finish(const Finish& finish) {
-  done.finish = finish.reason;
-  if (finish.stop_index >= 0) done.matched = sampling->stop[static_cast<size_t>(finish.stop_index)];
-  if (finish.stop_token >= 0) done.matched = cat(finish.stop_token);
+Ending Sequence::ending_of(const Finish& finish) const {
+  if (finish.stop_token >= 0) return {finish.reason, cat(finish.stop_token), {}};
+  if (finish.stop_index >= 0) return {finish.reason, sampling->stop[static_cast<size_t>(finish.stop_index)], {}};
+  return {finish.reason, {}, {}};
 }
 
 std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, const StopLimits& limits,
@@ -72,8 +72,8 @@ std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, co
   return s;
 }
 
-ChunkDone unstarted(const RunChunk& chunk, InstanceId instance, WeightVersion version, ChunkEnd end) {
-  return {.chunk = chunk.chunk, .instance = instance, .end = end, .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = version};
+ChunkDone not_begun(const RunChunk& chunk, InstanceId instance, WeightVersion version) {
+  return {.chunk = chunk.chunk, .instance = instance, .end = ChunkEnd::kNotBegun, .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = version};
 }
 
 Sequence* SequenceTable::find(ChunkId id) const {

@@ -54,7 +54,7 @@ struct StepState {
   bool is_scout = false;                 // see DraftBudget
   bool keep_kv = true, is_live = false;  // as in RunChunk
   bool has_pool = false;                 // its KV goes to the pool: keep_kv, and there is one
-  bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
+  bool writes = false;                   // has been in a step, so a partial block at the end of `table` is its own
   int32_t parking_ops = 0;               // reservations and exports still open while parking
   std::vector<float> unreported_logprobs;
   StopRule stop;
@@ -105,8 +105,7 @@ struct Sequence : StepState {
   /// Appends the sampled tokens up to the end of the response. The first `passed` are known not to end it. `kept`: of each token, or
   /// empty.
   Appended append(std::span<const SampledToken> sampled, size_t passed, std::span<const KeptList> kept = {});
-  /// Notes in `done` why the response is complete.
-  void note_finish(const Finish& finish);
+  Ending ending_of(const Finish& finish) const;
 };
 
 /// The sequence of a chunk that has come. Takes the chunk's log and sampling. `last_sampling`: of the sequence made before, which this
@@ -115,7 +114,7 @@ std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, co
                                         const std::shared_ptr<const Tokenizer>& tokenizer,
                                         std::shared_ptr<const SamplingParams>& last_sampling);
 /// The answer to a chunk that does not begin.
-ChunkDone unstarted(const RunChunk& chunk, InstanceId instance, WeightVersion version, ChunkEnd end);
+ChunkDone not_begun(const RunChunk& chunk, InstanceId instance, WeightVersion version);
 
 /// Whole blocks of the prompt; all requests of the group share them.
 inline size_t prompt_blocks(const Sequence& s, uint32_t block_tokens) {

@@ -8,7 +8,8 @@
 
 namespace seer {
 namespace {
-constexpr uint64_t kReportDue = 1;  // in a WorkReady
+/// Kinds of a Tick.
+enum TickKind : uint32_t { kReportAll, kCloseWaited };
 }
 
 ServedInstanceActor::ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in)
@@ -28,8 +29,10 @@ ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() 
       [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
       [this](const YieldChunks&) { yield_chunks(); },
+      [this](const UseInstance& use) { on_use(use); },
       [this](const UpdateInstance& asked) { update_weights(asked); },
-      [this](const WorkReady& ready) { ready.what == kReportDue ? report_all() : on_work_ready(); },
+      [this](const WorkReady&) { on_work_ready(); },
+      [this](const Tick& tick) { tick.kind == kReportAll ? report_all() : close_waited(); },
       [](const KvReserved&) {},
       [](const KvOpened&) {},
       [](const DraftServers&) {},
@@ -40,24 +43,30 @@ ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() 
 
 // ---- a chunk arrives ---------------------------------------------------------------------------------------------------------------
 
+void ServedInstanceActor::on_use(const UseInstance& use) {
+  if (!draining && !switching && use.version == config.version) note_sink(use.rollout, use.reply_to);
+}
+
+void ServedInstanceActor::note_sink(RolloutId rollout, const ChunkSink& to) {
+  ChunkSink& sink = sinks[rollout];
+  if (sink == to) return;
+  sink = to;
+  rt::monitor(self, sink);
+}
+
 void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // a duplicate
   if (draining || switching || chunk.version != config.version) {
     const WeightVersion version = switching ? update->what.version : config.version;
-    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, version, ChunkEnd::kPreempted));
-    return;
+    return rt::tell(self, chunk.reply_to, not_begun(chunk, config.id, version));
   }
-  if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {
-    sink = chunk.reply_to;
-    rt::monitor(self, sink);
-  }
+  note_sink(id.rollout, chunk.reply_to);
   auto made = make_sequence(chunk, config.id, config.stop, parts.tokenizer, last_sampling);
   made->kv_tokens = made->log.size();  // prefilled by the server; cached or not
   Sequence& s = sequences.add(std::move(made));
-  reply_to[id] = std::move(chunk.reply_to);
   blocks_used += blocks_of(s);
-  if (!std::exchange(report_due, true)) rt::tell_after(self, config.alive_us, handle{self}, WorkReady{kReportDue});
+  if (!std::exchange(report_due, true)) rt::tell_after(self, config.alive_us, handle{self}, Tick{kReportAll});
   s.stop.tokens_left() > 0 ? start(s) : end_without_room(s);
   after_work();
 }
@@ -65,13 +74,8 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
 /// The server's context is shorter than the model's, and has no room for another token.
 void ServedInstanceActor::end_without_room(Sequence& s) {
   s.done.cached_tokens = s.kv_tokens;  // nothing is computed
-  if (s.log.output_tokens() > 0) {
-    s.done.finish = FinishReason::kLength;
-    return answer(s.chunk, ChunkEnd::kFinished);
-  }
-  s.done.finish = FinishReason::kError;
-  s.done.error = cat(parts.server->name(), " takes ", config.stop.context_tokens_max, " tokens, prompt and output together, and the prompt has ", s.log.size());
-  answer(s.chunk, ChunkEnd::kFailed);
+  if (s.log.output_tokens() > 0) return end_request(s, {FinishReason::kLength, {}, {}});
+  end_request(s, Ending::failed(cat(parts.server->name(), " takes ", config.stop.context_tokens_max, " tokens, prompt and output together, and the prompt has ", s.log.size())));
 }
 
 void ServedInstanceActor::start(Sequence& s) {
@@ -102,6 +106,11 @@ void ServedInstanceActor::ask_server(const Sequence& s) {
 void ServedInstanceActor::on_work_ready() {
   for (auto& work : handover->take())
     if (ends_why.empty()) work();
+  after_work();
+}
+
+/// No chunk came for some streams in time.
+void ServedInstanceActor::close_waited() {
   if (streams.close_waited(rt::now_us(self))) run_held();
   after_work();
 }
@@ -132,15 +141,8 @@ void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
   blocks_used += blocks_of(s) - before;
   report.output_tokens += appended.tokens;
   if (appended.tokens > 0) failures = 0;
-  if (!appended.error.empty()) {
-    s.done.finish = FinishReason::kError;
-    s.done.error = appended.error;
-    return answer(s.chunk, ChunkEnd::kFailed);
-  }
-  if (appended.end.reason != FinishReason::kNone) {
-    s.note_finish(appended.end);
-    return answer(s.chunk, ChunkEnd::kFinished);
-  }
+  if (!appended.error.empty()) return end_request(s, Ending::failed(appended.error));
+  if (appended.end.reason != FinishReason::kNone) return end_request(s, s.ending_of(appended.end));
   const bool is_full = s.log.size() >= s.end_tokens;
   if (is_full && part.end != ServedEnd::kStop) return end_full(s, stream);
   if (part.end != ServedEnd::kNone) end_part(s, stream, part);
@@ -151,7 +153,7 @@ void ServedInstanceActor::end_full(const Sequence& s, ServedStream& stream) {
   const bool has_more = !stream.is_over() || !stream.rest.tokens.empty();
   if (has_more && config.stream_tokens > 0 && held.empty()) {
     ServedStreams::keep(stream, s.log, rt::now_us(self) + config.return_us);
-    rt::tell_after(self, config.return_us, handle{self}, WorkReady{});
+    rt::tell_after(self, config.return_us, handle{self}, Tick{kCloseWaited});
   }
   answer(s.chunk, ChunkEnd::kChunkFull);
 }
@@ -161,13 +163,8 @@ void ServedInstanceActor::end_part(Sequence& s, const ServedStream& stream, cons
   switch (part.end) {
     case ServedEnd::kNone: return;
     case ServedEnd::kStop:  // it knows more stop tokens than the model's folder
-      s.done.finish = FinishReason::kStop;
-      s.done.matched = part.matched;
-      return answer(s.chunk, ChunkEnd::kFinished);
-    case ServedEnd::kRefused:
-      s.done.finish = FinishReason::kError;
-      s.done.error = cat(parts.server->name(), ": ", part.why);
-      return answer(s.chunk, ChunkEnd::kFailed);
+      return end_request(s, {FinishReason::kStop, part.matched, {}});
+    case ServedEnd::kRefused: return end_request(s, Ending::failed(cat(parts.server->name(), ": ", part.why)));
     case ServedEnd::kLength:
       if (stream.tokens_left == 0) {  // of an earlier chunk's request
         streams.close(stream.number);
@@ -188,12 +185,17 @@ void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
   ++failures;
   parts.log.warn(rt::now_us(self), "chunk_failed",
                  {{"chunk", id}, {"server", parts.server->name()}, {"tokens", s.log.output_tokens()}, {"failures", failures}, {"error", part.why}});
-  s.done.error = cat(parts.server->name(), ": ", part.why);
-  answer(id, ChunkEnd::kPreempted);
+  s.done.server_error = cat(parts.server->name(), ": ", part.why);
+  answer(id, ChunkEnd::kServerFailed);
   if (failures >= config.failures_max && ends_why.empty()) ends_why = cat(parts.server->name(), " failed ", failures, " times in a row: ", part.why);
 }
 
 // ---- ends of chunks ----------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::end_request(Sequence& s, Ending ending) {
+  s.done.ending = std::move(ending);
+  answer(s.chunk, end_of(s.done.ending.reason));
+}
 
 void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
   streams.close_of(id);
@@ -210,12 +212,12 @@ void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.version = config.version;
   report.prefill_tokens += s.done.prefill_tokens;
   report.cached_tokens += s.done.cached_tokens;
-  report.preemptions += end == ChunkEnd::kPreempted ? 1 : 0;
-  rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
+  report.preemptions += end == ChunkEnd::kServerFailed ? 1 : 0;
+  rt::tell(self, sinks.at(id.rollout), std::move(s.done));
   run_held();
 }
 
-/// There is room for one more, maybe.
+/// Sends the oldest held chunk to the server, which may have a row for it now.
 void ServedInstanceActor::run_held() {
   if (held.empty() || !ends_why.empty()) return;
   const ChunkId next = held.front();
@@ -224,10 +226,7 @@ void ServedInstanceActor::run_held() {
 }
 
 void ServedInstanceActor::cancel_chunk(ChunkId id) {
-  Sequence* const s = sequences.find(id);
-  if (s == nullptr) return;
-  s->done.finish = FinishReason::kAborted;
-  answer(id, ChunkEnd::kAborted);
+  if (Sequence* const s = sequences.find(id)) end_request(*s, Ending::aborted());
 }
 
 void ServedInstanceActor::drop_chunks(RolloutId rollout) {
@@ -237,7 +236,6 @@ void ServedInstanceActor::drop_chunks(RolloutId rollout) {
     streams.close_of(id);
     std::erase(held, id);
     blocks_used -= blocks_of(*sequences.remove(id));
-    reply_to.erase(id);
   }
   const size_t waiting = streams.waiting();
   streams.close_waiting(rollout);
@@ -314,7 +312,7 @@ void ServedInstanceActor::answer_update(std::string error) {
 void ServedInstanceActor::report_all() {
   report_tokens(true);
   report_due = !sequences.empty();
-  if (report_due) rt::tell_after(self, config.alive_us, handle{self}, WorkReady{kReportDue});
+  if (report_due) rt::tell_after(self, config.alive_us, handle{self}, Tick{kReportAll});
 }
 
 /// Sends each rollout the new tokens of its chunks. `all`: also word of chunks without any.

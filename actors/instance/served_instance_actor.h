@@ -69,8 +69,11 @@ struct ServedInstanceActor {
   ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in);
   handle::behavior_type make_behavior();
 
+  void on_use(const UseInstance& use);
   void on_run_chunk(RunChunk chunk);
+  void note_sink(RolloutId rollout, const ChunkSink& sink);
   void on_work_ready();
+  void close_waited();
   void cancel_chunk(ChunkId id);
   void drop_chunks(RolloutId rollout);
   void yield_chunks();
@@ -86,6 +89,7 @@ struct ServedInstanceActor {
   void end_full(const Sequence& s, ServedStream& stream);
   void end_part(Sequence& s, const ServedStream& stream, const ServedPart& part);
   void on_failure(Sequence& s, const ServedPart& part);
+  void end_request(Sequence& s, Ending ending);
   void answer(ChunkId id, ChunkEnd end);
   void after_work();
   void report_tokens(bool all = false);
@@ -102,9 +106,8 @@ struct ServedInstanceActor {
   std::shared_ptr<Handover> handover;
   SequenceTable sequences;
   ServedStreams streams;                  // one for each of `sequences` but the held; and those that wait for a chunk
-  std::map<ChunkId, ChunkSink> reply_to;  // of `sequences`
   std::vector<ChunkId> held;              // of `sequences`: the server had no room for them; oldest first
-  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
+  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that use this, until they drop their chunks
   InstanceReport report;
   int64_t blocks_used = 0;
   uint64_t asks = 0;                      // requests to the server so far

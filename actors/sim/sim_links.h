@@ -85,11 +85,17 @@ struct InstanceLink {
               chunk.reply_to = back;
               wire.send_or_lose(self, to, std::move(chunk));
             },
+            [this](UseInstance& use) {
+              if (!back) back = rt::spawn<ChunkSinkLink>(self->system(), use.reply_to, faults);
+              use.reply_to = back;
+              wire.send(self, to, use);
+            },
             [this](const CancelChunk& cancel) { wire.send_or_lose(self, to, cancel); },
             [this](const DropChunks& drop) { wire.send(self, to, drop); },
             [this](const YieldChunks& yield) { wire.send(self, to, yield); },
             [this](const UpdateInstance& update) { wire.send(self, to, update); },
             [](const WorkReady&) {},
+            [](const Tick&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
             [this](const DraftServers& servers) { wire.send(self, to, servers); },

@@ -535,3 +535,31 @@ TEST_CASE("gateway: a request that is aborted, cancelled or refused leaves one l
   CHECK(b.logged("request_failed ticket=4 rid=\"\" error=\"the server has 12 responses open, which is its limit\"") == 1);
   CHECK(b.lines.str().find("\n9.0 info forged") == std::string::npos);
 }
+
+TEST_CASE("gateway: an instance that is made again does not hold up requests for the others") {
+  GatewayBench b({.remake_us = 60'000'000});
+  b.run_for(1'000);
+  b.cluster.kill_instance(InstanceId{1});
+  b.run_for(1'000);
+  b.ask(0, 0, 4);
+  b.run_for(5'000'000);
+  CHECK(b.count(FinishReason::kStop) == 4);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: what a machine held that has been lost for long limits no request") {
+  GatewayBench b({.length_max = 100}, {.rollout_responses = 1});
+  b.run_for(1'000);
+  b.state().note_kv({{.instance = InstanceId{5 * kNodeInstancesMax}, .tokens = 4000, .is_up = false}});
+  b.tell([](GatewayActor& gateway) { gateway.lose_node(NodeId{5}); });
+  for (const bool is_long_ago : {false, true}) {
+    CAPTURE(is_long_ago);
+    const Ticket asked{++b.last};
+    GatewayRequest request{.ticket = asked, .prompt_ids = b.cluster.groups[0].prompt_ids, .sampling = b.cluster.groups[0].sampling, .seeds = {b.cluster.groups[0].seeds[0]}};
+    request.sampling.max_tokens = 3000;  // that machine alone could hold so many
+    b.tell([request](GatewayActor& gateway) { gateway.submit(request); });
+    b.run_for(100'000'000);
+    CHECK(b.responses.at(asked).at(0).finish == (is_long_ago ? FinishReason::kStop : FinishReason::kError));
+    b.run_for(3'600'000'000);
+  }
+}

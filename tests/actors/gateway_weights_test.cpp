@@ -259,3 +259,22 @@ TEST_CASE("gateway: weights that another process changes can change while nothin
   CHECK(b.told.size() == 1);
   b.check_exact();
 }
+
+TEST_CASE("gateway: requests of a rollout that has not begun finish before an update that lets them") {
+  GatewayBench b({.remake_us = 20'000'000});
+  b.run_for(1'000);
+  b.cluster.kill_instance(InstanceId{1});
+  b.run_for(1'000);
+  b.ask(0, 0, 4);
+  b.run_for(1'000'000);  // the rollout waits for the other instance
+  std::optional<Status> status;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .in_flight = InFlight::kFinish, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.run_for(120'000'000);
+  REQUIRE(status);
+  CHECK(status->ok());
+  CHECK(b.count(FinishReason::kStop) == 4);
+  for (const auto& [sample, response] : b.responses.begin()->second) CHECK(response.version == WeightVersion{1});
+  b.check_exact();
+}

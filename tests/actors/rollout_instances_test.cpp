@@ -18,12 +18,13 @@ InstanceUp up(InstanceId id, WeightVersion version = {5}, int64_t kv_blocks = 10
 
 /// A rollout with version 5 of the weights, at time 0.
 struct Bench {
-  explicit Bench(size_t expected = 2, bool machines_may_join = false, std::map<InstanceId, int64_t> kv_tokens = {})
+  explicit Bench(size_t expected = 2, bool machines_may_join = false, std::map<InstanceId, int64_t> kv_tokens = {}, bool waits_for_all = true)
       : instances({.version = {5},
                    .expected = expected,
                    .machines_may_join = machines_may_join,
                    .return_us = 30 * kSecondUs,
                    .change_us = 3 * kSecondUs,
+                   .waits_for_all = waits_for_all,
                    .kv_tokens = std::move(kv_tokens)},
                   0) {}
   bool join(const InstanceUp& up) {
@@ -174,4 +175,14 @@ TEST_CASE("rollout instances: one that comes again is told apart from a new one"
   CHECK(b.instances.admit(up(kFirst)).ok());
   CHECK(!b.instances.add(up(kFirst), 7));
   CHECK(b.instances.at(kFirst).up_us == 7);
+}
+
+TEST_CASE("rollout instances: a rollout that does not wait for all begins with those that are up after a while") {
+  Bench b(2, false, {}, false);
+  CHECK_FALSE(b.instances.all_settled(3 * kSecondUs));  // none is up
+  CHECK(b.join(up(kFirst)));
+  CHECK_FALSE(b.instances.all_settled(3 * kSecondUs - 1));
+  CHECK(b.instances.all_settled(3 * kSecondUs));
+  b.instances.lose(kFirst, 4 * kSecondUs);
+  CHECK_FALSE(b.instances.none_can_come(5 * kSecondUs));
 }

@@ -29,8 +29,10 @@ struct FakeInstance {
             [this](const CancelChunk& cancel) { seen->cancelled.push_back(cancel.chunk); },
             [this](const DropChunks&) { ++seen->drops; },
             [](const YieldChunks&) {},
+            [](const UseInstance&) {},
             [](const UpdateInstance&) {},
             [](const WorkReady&) {},
+            [](const Tick&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
             [](const DraftServers&) {},
@@ -82,9 +84,12 @@ struct Stage {
   void done(ChunkId chunk, ChunkEnd end) {
     rt::post(rollout, ChunkDone{.chunk = chunk,
                                 .end = end,
-                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop
-                                          : end == ChunkEnd::kFailed ? FinishReason::kError
-                                                                     : FinishReason::kNone,
+                                .ending = {end == ChunkEnd::kFinished  ? FinishReason::kStop
+                                           : end == ChunkEnd::kFailed  ? FinishReason::kError
+                                           : end == ChunkEnd::kAborted ? FinishReason::kAborted
+                                                                       : FinishReason::kNone,
+                                           {},
+                                           {}},
                                 .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
   }
@@ -487,16 +492,16 @@ TEST_CASE("rollout: only chunks that failed count towards fruitless_max, not tho
   Stage s;
   s.add_instance(0);
   rt::look<RolloutActor>(s.rollout).config.fruitless_max = 2;
-  const auto end_next = [&](const std::string& error) {
+  const auto end_next = [&](ChunkEnd end) {
     const ChunkId chunk = s.seen[0].chunks.back().chunk;
-    rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = ChunkEnd::kPreempted, .error = error, .last = {chunk, 0, {}, {}}});
+    rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = end, .server_error = "no room", .last = {chunk, 0, {}, {}}});
     s.run_for(1000);
   };
-  for (int i = 0; i < 5; ++i) end_next("");
+  for (const ChunkEnd end : {ChunkEnd::kServerFailed, ChunkEnd::kNotBegun, ChunkEnd::kPreempted, ChunkEnd::kYielded, ChunkEnd::kNotBegun}) end_next(end);
   CHECK(s.seen[0].chunks.size() == 6);
-  end_next("no room");
+  end_next(ChunkEnd::kServerFailed);
   CHECK(s.responses().empty());
-  end_next("no room");
+  end_next(ChunkEnd::kServerFailed);
   REQUIRE(s.responses().size() == 1);
   CHECK(s.responses()[0].finish == FinishReason::kError);
   CHECK(s.responses()[0].error.find("was begun 2 times without a token: no room") != std::string::npos);
@@ -507,7 +512,7 @@ TEST_CASE("rollout: an instance that changes its weights gets nothing more until
   const InstanceHandle instance = s.add_instance(0);
   REQUIRE(s.seen[0].chunks.size() == 1);
   const ChunkId first = s.seen[0].chunks[0].chunk;
-  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kPreempted, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
   s.run_for(1'000'000);
   CHECK(s.seen[0].chunks.size() == 1);
   SUBCASE("it could not change") {
@@ -534,7 +539,7 @@ TEST_CASE("rollout: an instance that was announced again after a chunk began is 
   const ChunkId first = s.seen[0].chunks.at(0).chunk;
   rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 100, 4, 8, instance});  // its update failed; this overtook the answer
   s.run_for(1000);
-  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kPreempted, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
   s.run_for(1000);
   CHECK(s.seen[0].chunks.size() == 2);
 }

@@ -73,8 +73,8 @@ class ChunkScheduler {
   /// Errors: kInvalidArgument if it has no room or its block_tokens differ. REQUIRES: the id is new, or the instance was
   /// removed and all its requests have come back.
   virtual Status add_instance(const InstanceLimits& limits) = 0;
-  /// The instance is gone or draining: nothing more is placed there. Its running requests come back through
-  /// chunk_ended(). Call this before chunk_ended() with kRejected, or the request may be placed there again.
+  /// The instance is gone or draining: nothing more is placed there. Its running requests come back through chunk_ended(), which
+  /// is called afterwards: before, they could be placed there again.
   virtual void remove_instance(InstanceId instance) = 0;
   /// The next placement, or nothing when no waiting request fits anywhere now. Call until it is empty.
   virtual std::optional<Placement> next(int64_t now_us) = 0;

@@ -75,7 +75,7 @@ void RequestBuffer::end(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   if (end == ChunkEnd::kYielded) {
     ++request.yields;
     ++totals_.yields;
-  } else if (end == ChunkEnd::kPreempted) {
+  } else if (end == ChunkEnd::kPreempted || end == ChunkEnd::kServerFailed) {
     ++request.preemptions;
     ++totals_.preemptions;
   }

@@ -7,6 +7,7 @@
 #include "actors/cluster_checks.h"
 #include "actors/recorder.h"
 #include "gpu/given_times.h"
+#include "sim/lost_engine.h"
 
 using namespace seer;
 
@@ -167,7 +168,7 @@ TEST_CASE("instance: a finished response leaves only its prompt on the device, a
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 1);
   CHECK(b.dones()[0].end == ChunkEnd::kFinished);
-  CHECK(b.dones()[0].finish != FinishReason::kNone);
+  CHECK(b.dones()[0].ending.reason != FinishReason::kNone);
   CHECK(b.reported(1) == b.cluster.answer(request));
   CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
   CHECK(b.cluster.instance_state(0).devices.counts().cached == 2);  // 10 / 4
@@ -313,7 +314,7 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   b.send(0, b.chunk(5, other, 9));  // while it switches
   b.cluster.run_for(kLong);
   CHECK(b.dones().back().chunk == ChunkId{5});
-  CHECK(b.dones().back().end == ChunkEnd::kPreempted);
+  CHECK(b.dones().back().end == ChunkEnd::kNotBegun);
   CHECK(b.dones().back().version == WeightVersion{2});
   REQUIRE(answers.all<InstanceWeights>().size() == 2);
   CHECK(answers.all<InstanceWeights>()[1].version == WeightVersion{2});
@@ -322,7 +323,7 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   b.send(0, b.chunk(3, other, 9));
   b.cluster.run_for(kLong);
   CHECK(b.dones().back().chunk == ChunkId{3});
-  CHECK(b.dones().back().end == ChunkEnd::kPreempted);
+  CHECK(b.dones().back().end == ChunkEnd::kNotBegun);
   CHECK(b.dones().back().version == WeightVersion{2});
   CHECK(b.dones().back().last.tokens.empty());
   RunChunk newer = b.chunk(4, other, 9);
@@ -332,6 +333,22 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   CHECK(b.dones().back().end == ChunkEnd::kChunkFull);
   CHECK(b.dones().back().version == WeightVersion{2});
   CHECK(b.dones().back().cached_tokens == 0);
+}
+
+TEST_CASE("instance: an engine that fails while it changes its weights is not used again") {
+  SimClusterOptions options{.prompt_tokens = 10};
+  bool is_first = true;
+  options.wrap_engine = [&](std::shared_ptr<Engine> engine) -> std::shared_ptr<Engine> {
+    constexpr int64_t kStaged = 1;  // the result before the one of the change
+    return std::exchange(is_first, false) ? std::make_shared<LostEngine>(std::move(engine), kStaged) : engine;
+  };
+  Bench b(options);
+  Recorder<InstanceWeightsSink, InstanceWeights> answers(b.cluster.world);
+  const InstanceHandle before = b.cluster.instance(0);
+  rt::post(before, UpdateInstance{{WeightVersion{2}, "folder"}, answers.handle()});
+  b.cluster.run_for(kLong);
+  CHECK(answers.all<InstanceWeights>().empty());
+  CHECK(b.cluster.instance(0) != before);
 }
 
 TEST_CASE("instance: a rollout that dies without dropping its chunks leaves nothing behind, and does not hold up new weights") {
@@ -386,12 +403,15 @@ TEST_CASE("instance: chunks dropped at any moment leave no block in use and noth
   }
 }
 
-TEST_CASE("instance: more chunks than rows_max are rejected at once") {
+TEST_CASE("instance: more chunks than rows_max fail at once, with a sentence") {
   Bench b({.rows_max = 3});
   for (uint64_t id = 1; id <= 5; ++id) b.send(0, b.chunk(id, {GroupId{0}, static_cast<uint32_t>(id % 4)}, 5));
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 5);
-  for (const ChunkDone& done : b.dones()) CHECK((done.end == ChunkEnd::kRejected) == (done.chunk > ChunkId{3}));
+  for (const ChunkDone& done : b.dones()) {
+    CHECK((done.end == ChunkEnd::kFailed) == (done.chunk > ChunkId{3}));
+    CHECK(done.ending.error == (done.chunk > ChunkId{3} ? "instance 0 runs 3 requests of rollout 0 already, which is its limit" : ""));
+  }
 }
 
 TEST_CASE("instance: a token that its model does not have fails the request, with a sentence, and nothing else") {
@@ -404,8 +424,8 @@ TEST_CASE("instance: a token that its model does not have fails the request, wit
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 2);
   CHECK(b.dones()[0].end == ChunkEnd::kFailed);
-  CHECK(b.dones()[0].finish == FinishReason::kError);
-  CHECK(b.dones()[0].error.ends_with("the size of the vocabulary of sim"));
+  CHECK(b.dones()[0].ending.reason == FinishReason::kError);
+  CHECK(b.dones()[0].ending.error.ends_with("the size of the vocabulary of sim"));
   CHECK(b.dones()[1].end == ChunkEnd::kChunkFull);
 }
 
@@ -419,17 +439,18 @@ TEST_CASE("instance: without a tokenizer a stop string fails the request, with a
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 2);
   CHECK(b.dones()[0].end == ChunkEnd::kFailed);
-  CHECK(b.dones()[0].error == "instance 0 cannot look for stop strings: its folder of sim has no tokenizer.json and no tokenizer.model");
+  CHECK(b.dones()[0].ending.error == "instance 0 cannot look for stop strings: its folder of sim has no tokenizer.json and no tokenizer.model");
   CHECK(b.dones()[1].end == ChunkEnd::kChunkFull);
 }
 
-TEST_CASE("instance: a chunk that does not fit even alone is rejected, with its tokens reported first") {
+TEST_CASE("instance: a chunk that does not fit even alone fails its request, with its tokens reported first") {
   Bench b({.device_blocks = 6, .prompt_tokens = 10});
   const RequestId request = b.request_of_at_least(40);
   b.send(0, b.chunk(1, request, 1000));
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 1);
-  CHECK(b.dones()[0].end == ChunkEnd::kRejected);
+  CHECK(b.dones()[0].end == ChunkEnd::kFailed);
+  CHECK(b.dones()[0].ending.error.find("does not fit on instance 0 even alone (24 tokens have their KV)") != std::string::npos);
   CHECK(b.reported(1) == b.expected(request, 0, 6 * 4 - 10 + 1));
   CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
 }
@@ -583,7 +604,7 @@ TEST_CASE("instance: when drained it gives all its chunks back early, with their
     b.send(0, b.chunk(3, first, 1000, written));
     b.cluster.run_for(kLong);
     REQUIRE(b.dones().size() == 3);
-    CHECK(b.dones()[2].end == ChunkEnd::kPreempted);
+    CHECK(b.dones()[2].end == ChunkEnd::kNotBegun);
     b.send(1, b.chunk(4, first, 1000, written));
     b.cluster.run_for(kLong);
     REQUIRE(b.dones().size() == 4);

@@ -66,8 +66,14 @@ struct InstanceRelay {
             [this](const CancelChunk& cancel) { rt::tell(self, to, cancel); },
             [this](const DropChunks& drop) { rt::tell(self, to, drop); },
             [this](const YieldChunks& yield) { rt::tell(self, to, yield); },
+            [this](UseInstance& use) {
+              if (!back) back = rt::spawn<ChunkSinkRelay>(self->system(), use.reply_to, instance, watcher);
+              use.reply_to = back;
+              rt::tell(self, to, use);
+            },
             [this](const UpdateInstance& update) { rt::tell(self, to, update); },
             [](const WorkReady&) {},
+            [](const Tick&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
             [this](const DraftServers& servers) { rt::tell(self, to, servers); },
