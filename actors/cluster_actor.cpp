@@ -119,7 +119,7 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
     expected.model = with_model->model;
     expected.shape = with_model->shape;
     expected.endings = with_model->endings;
-    expected.layout = with_model->layout;
+    expected.kv_layout = with_model->kv_layout;
   }
   if (const ClusterIdentity* const with_tokenizer = first_with([](const Member& m) { return m.identity.tokenizer != 0; }))
     expected.tokenizer = with_tokenizer->tokenizer;

@@ -8,16 +8,6 @@
 namespace seer {
 namespace {
 
-GrantState grant_state(Reservation::Kind kind) {
-  switch (kind) {
-    case Reservation::Kind::kGranted: return GrantState::kWrite;
-    case Reservation::Kind::kHere: return GrantState::kHere;
-    case Reservation::Kind::kLater: return GrantState::kLater;
-    case Reservation::Kind::kRefused: return GrantState::kRefused;
-  }
-  return GrantState::kRefused;
-}
-
 std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
   std::vector<BlockKey> keys;
   keys.reserve(blocks.size());
@@ -131,13 +121,13 @@ bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
   KvReserved reserved{what.op, {}};
   bool granted = false, later = false;
   for (const Reservation& a : answers) {
-    reserved.grants.push_back({grant_state(a.kind), a.slot, a.token.value});
-    granted |= a.kind == Reservation::Kind::kGranted;
-    later |= a.kind == Reservation::Kind::kLater;
+    reserved.grants.push_back({a.state, a.slot, a.token.value});
+    granted |= a.state == GrantState::kWrite;
+    later |= a.state == GrantState::kLater;
   }
   const uint64_t writer = client(ask.reply_to).number;
   for (const Reservation& a : answers)
-    if (a.kind == Reservation::Kind::kGranted) writes.emplace_hint(writes.end(), a.token.value, writer);
+    if (a.state == GrantState::kWrite) writes.emplace_hint(writes.end(), a.token.value, writer);
   if (later && !granted && may_wait) return false;
   if (!may_wait)
     for (KvGrant& grant : reserved.grants)
@@ -372,9 +362,9 @@ void KvNodeActor::fetch_lent(uint64_t op, bool may_wait) {
     const std::vector<Reservation> rooms = reserve_part(what, first, end, false);
     for (size_t i = first; i < end; ++i) {
       const Reservation& room = rooms[i - first];
-      if (room.kind == Reservation::Kind::kHere) continue;
-      is_room_coming = room.kind == Reservation::Kind::kLater;
-      if (room.kind != Reservation::Kind::kGranted) return false;
+      if (room.state == GrantState::kHere) continue;
+      is_room_coming = room.state == GrantState::kLater;
+      if (room.state != GrantState::kWrite) return false;
       const KvOpenedBlock& from = lent.blocks[i - pull.here];
       fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
       pull.written.push_back({room.token.value, from.crc32c});
@@ -603,8 +593,8 @@ void KvNodeActor::on_take(const TakeBlocks& take) {
     const auto rooms = tiers->reserve(move.owner, std::span(move.blocks).first(count), {.first_index = move.first_index, .prompt = move.prompt});
     for (size_t i = 0; i < count; ++i) {
       const BlockKey& key = move.blocks[i].key;
-      if (rooms[i].kind == Reservation::Kind::kHere) taking.close.taken.push_back(key);
-      if (rooms[i].kind != Reservation::Kind::kGranted) continue;
+      if (rooms[i].state == GrantState::kHere) taking.close.taken.push_back(key);
+      if (rooms[i].state != GrantState::kWrite) continue;
       const KvOpenedBlock& from = move.slots[i];
       fetches.push_back({{take.from.node, take.from.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(rooms[i].slot)});
       taking.written.push_back({rooms[i].token.value, from.crc32c});

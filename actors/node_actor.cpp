@@ -20,7 +20,7 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
 
 /// A pool takes blocks of all weight versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
-  return {.model = model_name(info.model), .shape = info.model_shape, .layout = info.block_layout, .version = {}};
+  return {.model = model_name(info.model), .shape = info.model_shape, .kv_layout = info.kv_layout, .version = {}};
 }
 
 /// REQUIRES: there is a pool.
@@ -47,8 +47,8 @@ PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message) 
 ClusterIdentity instance_identity(const EngineInfo& info, uint64_t tokenizer) {
   return {.model = model_name(info.model),
           .shape = info.model_shape,
-          .layout = info.block_layout,
-          .weights = info.layout_hash,
+          .kv_layout = info.kv_layout,
+          .weights = info.kv_hash,
           .version = info.version,
           .endings = endings_text(info.eos_ids, info.context_tokens_max),
           .tokenizer = tokenizer};
@@ -334,7 +334,7 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", answer.error}});
     return rt::stop(instance.handle);  // others have these weights, so restart it and try again
   }
-  if (answer.version == weights.version && answer.layout != weights.weights) {
+  if (answer.version == weights.version && answer.kv_hash != weights.weights) {
     const std::string why = cat(weights.folder, " changed while instances loaded it");
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", why}});
     updated(answer.instance, why);
@@ -342,7 +342,7 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
   }
   instance.updating = false;
   instance.info.version = answer.version;
-  instance.info.layout_hash = answer.layout;
+  instance.info.kv_hash = answer.kv_hash;
   if (!draining && !is_outdated(instance)) tell_all(instance_up(answer.instance));  // after an error too: rollouts may have left it
   updated(answer.instance, answer.error);
   update_outdated();
@@ -364,7 +364,7 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update || update->waiting.erase(id) == 0) return;
   if (error.empty()) {
     weights = update->asked.what;
-    weights.weights = instances.at(id).info.layout_hash;
+    weights.weights = instances.at(id).info.kv_hash;
     if (makers->loader) makers->loader->settle(weights.version);
   }
   if (update->error.empty()) update->error = error;

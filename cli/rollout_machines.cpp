@@ -87,16 +87,16 @@ Status RolloutMachines::start_here(const RolloutOptions& options, const RolloutW
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories_, aside_));
   fleet_.emplace(*local_system_, FleetLinks{}, log);
-  const auto layout_hash = std::make_shared<std::atomic<uint64_t>>(0);
-  makers.make_engine = [make = makers.make_engine, layout_hash](InstanceId id) {
+  const auto kv_hash = std::make_shared<std::atomic<uint64_t>>(0);
+  makers.make_engine = [make = makers.make_engine, kv_hash](InstanceId id) {
     auto engine = make(id);
-    if (engine.ok()) *layout_hash = (*engine)->info().layout_hash;  // the same for all, also at a restart
+    if (engine.ok()) *kv_hash = (*engine)->info().kv_hash;  // the same for all, also at a restart
     return engine;
   };
   SEER_RETURN_IF_ERROR(fleet_->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers))));
   // CPUs give the same bits whatever the size of KV blocks, which the engine's hash knows too. GPUs of another kind do not.
   const bool is_cpu = options.device == DeviceKind::kCpu;
-  weights_ = is_cpu ? hash_pair(work.loaded.model()->weights_hash, static_cast<uint64_t>(options.kv_dtype)) : layout_hash->load();
+  weights_ = is_cpu ? hash_pair(work.loaded.model()->weights_hash, static_cast<uint64_t>(options.kv_dtype)) : kv_hash->load();
   return {};
 }
 

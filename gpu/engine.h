@@ -38,9 +38,9 @@ struct EngineInfo {
   size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // steps that one order may ask for, see StepRun
   int32_t orders_max = 1;          // orders that may be open: 1 or 2; 1 if steps_max > 1
-  uint64_t block_layout = 0;       // KV layout and dtype: engines with equal ones can use each other's blocks
-  uint64_t layout_hash = 0;        // goes into every BlockKey: block_layout and the weights' identity
-  WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
+  uint64_t kv_layout = 0;          // layout and type of KV blocks: engines with equal ones can use each other's
+  uint64_t kv_hash = 0;            // of kv_layout and the weights: engines with equal ones make the same KV. In every BlockKey
+  WeightVersion version{1};        // of the weights; this and kv_hash change with a WeightResult
 };
 
 /// Rows of one sequence in a step. Row i feeds tokens[i] at position start + i, writes its K and V there, and attends to
@@ -134,7 +134,7 @@ struct StageWeights {
   uint64_t id = 0;
   WeightVersion version;
   std::string folder;
-  uint64_t layout_hash = 0;  // with them, as in EngineInfo: others are refused; 0: any
+  uint64_t kv_hash = 0;  // with them, as in EngineInfo: others are refused; 0: any
 };
 /// Work queued after this runs with the staged weights; the old ones are freed.
 /// REQUIRES: StageWeights has succeeded since the last switch.
@@ -147,11 +147,11 @@ struct WeightResult {
   uint64_t id = 0;
   Status status;
   WeightVersion version;     // of the running weights
-  uint64_t layout_hash = 0;  // with them, as in EngineInfo
+  uint64_t kv_hash = 0;  // with them, as in EngineInfo
 };
 inline void take_over(const WeightResult& weights, EngineInfo& info) {
   info.version = weights.version;
-  info.layout_hash = weights.layout_hash;
+  info.kv_hash = weights.kv_hash;
 }
 
 using EngineWork = std::variant<StepBatch, CopyBatch, StageWeights, SwitchWeights>;

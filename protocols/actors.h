@@ -224,9 +224,9 @@ struct DraftServers {
 struct InstanceWeights {
   InstanceId instance;
   WeightVersion version;  // in use now
-  uint64_t layout = 0;    // of KV blocks of this version, as in BlockKey
+  uint64_t kv_hash = 0;   // with them, as in BlockKey
   std::string error;
-  SEER_FIELDS(InstanceWeights, instance, version, layout, error)
+  SEER_FIELDS(InstanceWeights, instance, version, kv_hash, error)
 };
 struct WeightsUpdated {
   NodeId node;
@@ -263,7 +263,7 @@ struct NewWeights {
   WeightSourceHandle source = {};  // gives their bytes; null: they are read from the folder, or lie in this process
   uint64_t bytes = 0;              // from the source
   uint32_t crc = 0;                // CRC32C of these
-  uint64_t weights = 0;            // checksum of the weights (ClusterIdentity): others are refused; 0: not known yet
+  uint64_t weights = 0;            // their kv_hash (ClusterIdentity): others are refused; 0: not known yet
   SEER_FIELDS(NewWeights, version, folder, source, bytes, crc, weights)
 };
 /// Asks a node to update all of its instances. It answers once.

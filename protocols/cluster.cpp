@@ -59,7 +59,7 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
   const WeightVersion any{};
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);
-  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), cat(hex(expected.layout), kLayoutOptions));
+  if (found.kv_layout != expected.kv_layout) return refuse("KV layout", hex(found.kv_layout), cat(hex(expected.kv_layout), kLayoutOptions));
   if (found.weights != 0 && expected.weights != 0 && found.weights != expected.weights)
     return refuse("weights' checksum", hex(found.weights), hex(expected.weights));
   return {};

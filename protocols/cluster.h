@@ -21,12 +21,12 @@ struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
   std::string model;      // model_name() of the folder; empty: none loaded
   uint64_t shape = 0;     // of the model (shape_hash()); 0: any
-  uint64_t layout = 0;    // of KV blocks, without the weights (EngineInfo::block_layout)
-  uint64_t weights = 0;   // checksum; 0: any
+  uint64_t kv_layout = 0; // as in EngineInfo
+  uint64_t weights = 0;   // kv_hash of the engines (EngineInfo); 0: any
   WeightVersion version;  // of its weights; 0: any
   std::string endings;    // endings_text() of the model; empty: any
   uint64_t tokenizer = 0; // checksum of the texts of all tokens, which stop strings are found in; 0: any
-  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version, endings, tokenizer)
+  SEER_FIELDS(ClusterIdentity, protocol, model, shape, kv_layout, weights, version, endings, tokenizer)
 };
 
 /// What a machine does in a cluster.

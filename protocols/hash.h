@@ -1,4 +1,4 @@
-// Deterministic 64-bit mixing: seeds of samples, prefix hashes, layout hashes. The same on every machine; never std::hash.
+// Deterministic 64-bit mixing: seeds of samples, prefix hashes, hashes of KV. The same on every machine; never std::hash.
 #pragma once
 #include <cstdint>
 #include <cstring>

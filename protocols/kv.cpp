@@ -115,15 +115,15 @@ PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
   return {kHi.extend(before.hi, rest.data(), rest.size()), kLo.extend(before.lo, rest.data(), rest.size())};
 }
 
-std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+std::vector<BlockRef> block_chain(WeightVersion version, uint64_t kv_hash, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
   std::vector<BlockRef> chain;
   chain.reserve(static_cast<size_t>(tokens / std::max(1u, block_tokens)) + 1);
-  extend_chain(chain, version, layout, log, tokens, block_tokens);
+  extend_chain(chain, version, kv_hash, log, tokens, block_tokens);
   return chain;
 }
 
-void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t kv_hash, const TokenLog& log, int64_t tokens,
                   uint32_t block_tokens) {
   SEER_CHECK(block_tokens > 0);
   SEER_CHECK(tokens <= log.size(), tokens, log.size());
@@ -132,7 +132,7 @@ void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t 
   for (int64_t at = std::ssize(chain) * block_tokens; at < tokens; at += block_tokens) {
     const int64_t end = std::min(tokens, at + block_tokens);
     prefix = namer.name(prefix, log, at, end);
-    chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(end - at)});
+    chain.push_back({{version, kv_hash, prefix}, static_cast<uint32_t>(end - at)});
   }
 }
 

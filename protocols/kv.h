@@ -26,10 +26,10 @@ struct PrefixHash {
 /// Name of a block's content (32 bytes): the same key always means the same bits, also where clients choose tokens to break that.
 struct BlockKey {
   WeightVersion version;   // KV of other weights can never match
-  uint64_t layout = 0;     // hash of model, KV layout, dtype and rank
+  uint64_t kv_hash = 0;    // of weights and KV layout, as in EngineInfo
   PrefixHash prefix;       // every token up to and including the last one in the block, by block_chain()
   constexpr auto operator<=>(const BlockKey&) const = default;
-  SEER_FIELDS(BlockKey, version, layout, prefix)
+  SEER_FIELDS(BlockKey, version, kv_hash, prefix)
 };
 inline std::ostream& operator<<(std::ostream& out, const BlockKey& k) {
   return out << "v" << k.version << "/" << std::hex << k.prefix.hi << std::dec;
@@ -48,10 +48,10 @@ struct BlockRef {
 
 /// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial. Each is SHA-256, cut to 128
 /// bits, of the one before and the block's tokens.
-std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+std::vector<BlockRef> block_chain(WeightVersion version, uint64_t kv_hash, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens);
 /// Extends such a chain, all of whole blocks, to the first `tokens` tokens of the log.
-void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t kv_hash, const TokenLog& log, int64_t tokens,
                   uint32_t block_tokens);
 
 }  // namespace seer
@@ -59,6 +59,6 @@ void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t 
 template <>
 struct std::hash<seer::BlockKey> {
   size_t operator()(const seer::BlockKey& k) const {
-    return k.prefix.hi ^ (k.version.value * 0x9e3779b97f4a7c15ull) ^ k.layout;
+    return k.prefix.hi ^ (k.version.value * 0x9e3779b97f4a7c15ull) ^ k.kv_hash;
   }
 };

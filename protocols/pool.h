@@ -28,9 +28,9 @@ constexpr KvOwner group_of(KvOwner request) { return {request.value | 0xffffffff
 
 enum class GrantState : uint8_t {
   kWrite = 0,  // the slot is yours: fill it, then KvSeal, or KvAbort
-  kHere,       // the pool has it, or another writer is filling it
-  kLater,      // no room yet: ask again for this block and those after it
-  kRefused,    // there will be no room: the block is recomputed when it is needed
+  kHere,       // the pool has it, or another writer is filling it: held for the owner, nothing to write
+  kLater,      // no room yet, but some is being made: ask again for this block and those after it
+  kRefused,    // waiting will not help: weights too old, no room, or a wrong chain index. Computed again when it is needed
 };
 struct KvGrant {
   GrantState state = GrantState::kRefused;

@@ -27,7 +27,6 @@ KvTiers::~KvTiers() = default;
 
 std::vector<Reservation> KvTiers::reserve(OwnerId owner, std::span<const BlockRef> chain,
                                           const ReserveOptions& options) {
-  using Kind = Reservation::Kind;
   const auto is_absent = [&](const BlockRef& ref) { return ref.key.version >= version_ && index_.find(ref.key) == nullptr; };
   // Counted only if there may be too little room; usually there is enough for all.
   const int64_t absent = std::ssize(chain) > free_for_writers() ? std::ranges::count_if(chain, is_absent) : 0;
@@ -41,32 +40,32 @@ std::vector<Reservation> KvTiers::reserve(OwnerId owner, std::span<const BlockRe
   }
 
   std::vector<Reservation> answers(chain.size());
-  Kind stopped_by = Kind::kGranted;  // granting goes on
+  GrantState stopped_by = GrantState::kWrite;  // granting goes on
   int64_t later = 0;
   for (size_t i = 0; i < chain.size(); ++i) {
     const BlockRef& ref = chain[i];
     const auto index = options.first_index + static_cast<uint32_t>(i);
     Block* const block = index_.find(ref.key);
-    Kind kind = stopped_by;
+    GrantState state = stopped_by;
     if (ref.key.version < version_) {
-      kind = Kind::kRefused;
+      state = GrantState::kRefused;
     } else if (block != nullptr && block->state == BlockState::kQuarantined) {
-      kind = Kind::kLater;
+      state = GrantState::kLater;
     } else if (block != nullptr) {
-      kind = block->index == index && block->tokens == ref.tokens ? Kind::kHere : Kind::kRefused;
-    } else if (kind == Kind::kGranted && free_for_writers() <= 0) {
-      kind = room_is_under_way() ? Kind::kLater : Kind::kRefused;
+      state = block->index == index && block->tokens == ref.tokens ? GrantState::kHere : GrantState::kRefused;
+    } else if (state == GrantState::kWrite && free_for_writers() <= 0) {
+      state = room_is_under_way() ? GrantState::kLater : GrantState::kRefused;
     }
 
-    answers[i].kind = kind;
-    if (kind == Kind::kHere) {
+    answers[i].state = state;
+    if (state == GrantState::kHere) {
       if (Block* orphan = index_.retain(owner, *block)) discard(*orphan);
-    } else if (kind == Kind::kGranted) {
+    } else if (state == GrantState::kWrite) {
       answers[i] = grant(owner, ref, index, options.prompt);
     } else {
-      stopped_by = kind;
-      later += kind == Kind::kLater ? 1 : 0;
-      stats_.refused_blocks += kind == Kind::kRefused ? 1 : 0;
+      stopped_by = state;
+      later += state == GrantState::kLater ? 1 : 0;
+      stats_.refused_blocks += state == GrantState::kRefused ? 1 : 0;
     }
   }
   if (later > 0) {
@@ -90,7 +89,7 @@ Reservation KvTiers::grant(OwnerId owner, const BlockRef& ref, uint32_t index, b
   if (Block* orphan = index_.retain(owner, block)) discard(*orphan);
   ++stats_.reserved;
   note_peak();
-  return {Reservation::Kind::kGranted, *slot, arena_->generation(*slot), block.token};
+  return {GrantState::kWrite, *slot, arena_->generation(*slot), block.token};
 }
 
 Status KvTiers::seal(WriteToken token, uint32_t crc32c) {

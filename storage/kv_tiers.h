@@ -36,6 +36,7 @@
 #include <span>
 #include <vector>
 
+#include "protocols/pool.h"
 #include "storage/block_index.h"
 #include "storage/cold_store.h"
 #include "storage/host_arena.h"
@@ -78,14 +79,8 @@ struct ReserveOptions {
 };
 
 struct Reservation {
-  enum class Kind : uint8_t {
-    kHere,     // the block is here, or another writer is filling it: held for the owner, nothing to write
-    kGranted,  // write it: slot, generation and token are set
-    kLater,    // no room now, but room is being made: see hooks.room
-    kRefused,  // waiting will not help: weights too old, no room, or a wrong chain index
-  };
-  Kind kind = Kind::kRefused;
-  uint32_t slot = kNoSlot;
+  GrantState state = GrantState::kRefused;
+  uint32_t slot = kNoSlot;  // kWrite, like the next
   uint64_t generation = 0;
   WriteToken token;
 };

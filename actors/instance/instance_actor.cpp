@@ -392,14 +392,14 @@ void InstanceActor::on_down(const rt::down& message) {
 
 void InstanceActor::update_weights(const UpdateInstance& asked) {
   const auto refuse = [&](const auto&... why) {
-    rt::tell(self, asked.reply_to, InstanceWeights{config.id, info.version, info.layout_hash, cat("instance ", config.id, why...)});
+    rt::tell(self, asked.reply_to, InstanceWeights{config.id, info.version, info.kv_hash, cat("instance ", config.id, why...)});
   };
   if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
   if (asked.what.version <= info.version)
     return refuse(" runs with weight version ", info.version, ", and ", asked.what.version, " is not above it");
   update = {asked, Update::Phase::kStaging};
   const NewWeights& what = asked.what;
-  engine.submit(StageWeights{.id = what.version.value, .version = what.version, .folder = what.folder, .layout_hash = what.weights});
+  engine.submit(StageWeights{.id = what.version.value, .version = what.version, .folder = what.folder, .kv_hash = what.weights});
 }
 
 void InstanceActor::on_weights(const WeightResult& result) {
@@ -409,7 +409,7 @@ void InstanceActor::on_weights(const WeightResult& result) {
     return switch_when_unused();
   }
   info.version = result.version;
-  info.layout_hash = result.layout_hash;
+  info.kv_hash = result.kv_hash;
   devices.drop_names_below(info.version);
   answer_update({});
 }
@@ -423,7 +423,7 @@ void InstanceActor::switch_when_unused() {
 }
 
 void InstanceActor::answer_update(std::string error) {
-  rt::tell(self, update->asked.reply_to, InstanceWeights{config.id, info.version, info.layout_hash, std::move(error)});
+  rt::tell(self, update->asked.reply_to, InstanceWeights{config.id, info.version, info.kv_hash, std::move(error)});
   update.reset();
 }
 

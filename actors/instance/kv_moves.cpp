@@ -15,7 +15,7 @@ std::span<const BlockRef> names_of(Sequence& s, int64_t blocks, const EngineInfo
 }
 
 void extend_names(const Sequence& s, std::vector<BlockRef>& chain, int64_t tokens, const EngineInfo& info) {
-  extend_chain(chain, s.version, info.layout_hash, s.log, tokens, info.block_tokens);
+  extend_chain(chain, s.version, info.kv_hash, s.log, tokens, info.block_tokens);
 }
 
 KvMoves::KvMoves(KvMovesConfig config, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& sequences,

@@ -117,7 +117,7 @@ struct SimCluster {
     if (id.value < options.nodes) return config;
     config.instances.clear();
     config.draft_server.reset();
-    config.kv_node.identity = {.model = "sim", .layout = 7, .version = {}};
+    config.kv_node.identity = {.model = "sim", .kv_layout = 7, .version = {}};
     return config;
   }
 
@@ -186,7 +186,7 @@ struct SimCluster {
     SimEngineConfig config;
     config.info = {.model = "sim", .vocab_size = kVocab, .context_tokens_max = 1 << 20, .eos_ids = {kEos},
                    .block_tokens = options.block_tokens, .block_bytes = block_bytes(),
-                   .device_blocks = options.device_blocks, .block_layout = 7, .layout_hash = 7};
+                   .device_blocks = options.device_blocks, .kv_layout = 7, .kv_hash = 7};
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
     config.last_position = [this](uint64_t seed) { return last_position(seed); };

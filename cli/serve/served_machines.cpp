@@ -28,7 +28,7 @@ class LocalMachines final : public ServedMachines {
     SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options_, options_.nodes, loaded_, aside_));
     makers.make_engine = [this, make = makers.make_engine](InstanceId id) {
       auto engine = make(id);
-      if (engine.ok()) weights_ = (*engine)->info().layout_hash;  // the same for all, also at a restart
+      if (engine.ok()) weights_ = (*engine)->info().kv_hash;  // the same for all, also at a restart
       return engine;
     };
     SEER_RETURN_IF_ERROR(fleet_.start_nodes(fleet_config(options_, options_.nodes), std::make_shared<const NodeMakers>(std::move(makers))));

@@ -28,7 +28,7 @@ int64_t wall_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
-KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
+KvLayout kv_cache_layout(const ModelConfig& model, const CpuEngineConfig& config) {
   return {.layers = model.layers,
           .kv_heads = model.kv_heads,
           .head_dim = model.head_dim,
@@ -41,7 +41,7 @@ class CpuEngine final : public Engine {
   CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, const CpuEngineConfig& config,
             const std::vector<int32_t>& cores)
       : cache_(std::move(cache)),
-        weights_(std::move(model), config.version, block_layout(), config.loader,
+        weights_(std::move(model), config.version, kv_layout(), config.loader,
                  [this](EngineWeights::Loaded loaded) { thread_.put(std::move(loaded)); }),
         pool_(config.threads, cores),
         forward_(*weights_.running(), kernels, cache_, pool_),
@@ -150,7 +150,7 @@ class CpuEngine final : public Engine {
     return weights_.switch_to_staged(weights.id);
   }
 
-  uint64_t block_layout() const {
+  uint64_t kv_layout() const {
     const KvLayout& layout = cache_.layout();
     uint64_t hash = kLayoutVersion;
     for (const int32_t size : {layout.layers, layout.kv_heads, layout.head_dim, layout.block_tokens, layout.bf16 ? 1 : 0})
@@ -180,7 +180,7 @@ class CpuEngine final : public Engine {
 }  // namespace
 
 int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config) {
-  return kv_layout(model, config).block_bytes();
+  return kv_cache_layout(model, config).block_bytes();
 }
 
 Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
@@ -204,7 +204,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
   const Result<CpuIsa> isa = resolve_cpu_isa(config.isa);
   if (!isa.ok()) return fail(isa.error().code, "cpu engine: ", isa.error().detail);
 
-  const KvLayout layout = kv_layout(model->config, config);
+  const KvLayout layout = kv_cache_layout(model->config, config);
   const int64_t fitting = config.kv_bytes / layout.block_bytes();
   if (config.device_blocks == 0 && fitting < 1)
     return fail(Code::kInvalidArgument, "cpu engine: kv_bytes is ", config.kv_bytes, ", one KV block of ",

@@ -23,7 +23,7 @@ using namespace cuda;
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
 constexpr uint64_t kLayoutVersion = 0x63756461'00000003;
 
-uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, const std::vector<std::unique_ptr<Device>>& devices) {
+uint64_t kv_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, const std::vector<std::unique_ptr<Device>>& devices) {
   const size_t ranks = devices.size();
   const DeviceProperties& device = devices.front()->properties();
   uint64_t hash = hash_pair(kLayoutVersion, static_cast<uint64_t>(device.compute_major * 100 + device.compute_minor));  // other chips round otherwise
@@ -62,7 +62,7 @@ class DeviceSlots final : public SlotTable {
 
 class CudaEngine final : public Engine {
  public:
-  CudaEngine(std::shared_ptr<const Model> model, const ForwardConfig& forward, const CudaEngineConfig& config, uint64_t block_layout)
+  CudaEngine(std::shared_ptr<const Model> model, const ForwardConfig& forward, const CudaEngineConfig& config, uint64_t kv_layout)
       : config_(config),
         limits_{.rows = config.rows_max,
                 .row_splits = forward.row_splits_max,
@@ -71,7 +71,7 @@ class CudaEngine final : public Engine {
                 .tile_tokens = kTileRows / (model->config.heads / model->config.kv_heads),
                 .tree_rows = config.tree_rows_max},
         slots_(info_, config.slots_max),
-        weights_(model, config.version, block_layout, config.loader,
+        weights_(model, config.version, kv_layout, config.loader,
                  [this](EngineWeights::Loaded loaded) { begin_upload(std::move(loaded)); }) {
     weights_.describe(info_);
     info_.block_tokens = config.block_tokens;
@@ -389,8 +389,8 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> mo
     const CommunicatorConfig communicator{.bytes_max = gather_bytes_max(model->config, forward, ranks), .timeout_us = config.peer_timeout_us};
     SEER_ASSIGN_OR_RETURN(peers, make_communicators(all, communicator));
   }
-  const uint64_t block_layout = block_layout_of(model->config, config, forward.sum_parts, devices);
-  auto engine = std::make_unique<CudaEngine>(model, forward, config, block_layout);
+  const uint64_t kv_layout = kv_layout_of(model->config, config, forward.sum_parts, devices);
+  auto engine = std::make_unique<CudaEngine>(model, forward, config, kv_layout);
   // All ranks alike: those whose weights moved capture their graphs again, with gathers that need the others.
   const bool beside = config.weights_beside &&
                       std::ranges::all_of(devices, [&](const auto& device) { return CudaForward::fits_beside(*model, forward, ranks, *device); });

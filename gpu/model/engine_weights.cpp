@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-uint64_t layout_hash(const Model& model, uint64_t block_layout) { return hash_pair(model.weights_hash, block_layout); }
+uint64_t kv_hash(const Model& model, uint64_t kv_layout) { return hash_pair(model.weights_hash, kv_layout); }
 
 Error others_text(const StageWeights& weights) {
   return fail(Code::kInvalidArgument, weights.folder, " does not have the weights of version ", weights.version,
@@ -17,9 +17,9 @@ Error others_text(const StageWeights& weights) {
 
 }  // namespace
 
-EngineWeights::EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t block_layout,
+EngineWeights::EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t kv_layout,
                              std::shared_ptr<ModelLoader> loader, std::function<void(Loaded)> loaded)
-    : block_layout_(block_layout),
+    : kv_layout_(kv_layout),
       loader_(loader ? std::move(loader) : std::make_shared<ModelLoader>()),
       running_(std::move(model)),
       version_(version) {
@@ -39,15 +39,15 @@ void EngineWeights::describe(EngineInfo& info) const {
   info.vocab_size = config.vocab_size;
   info.context_tokens_max = config.context_tokens_max;
   info.eos_ids = config.eos_ids;
-  info.block_layout = block_layout_;
-  info.layout_hash = layout_hash_of_running();
+  info.kv_layout = kv_layout_;
+  info.kv_hash = kv_hash_of_running();
   info.version = version_;
 }
 
 void EngineWeights::stage(const StageWeights& weights) {
   loader_->load(weights.folder, weights.version, running(),
-                [link = link_, weights, layout = block_layout_](const Result<std::shared_ptr<const Model>>& model) {
-                  const bool are_others = model.ok() && weights.layout_hash != 0 && layout_hash(**model, layout) != weights.layout_hash;
+                [link = link_, weights, layout = kv_layout_](const Result<std::shared_ptr<const Model>>& model) {
+                  const bool are_others = model.ok() && weights.kv_hash != 0 && kv_hash(**model, layout) != weights.kv_hash;
                   const std::lock_guard lock(link->mutex);
                   if (!link->loaded) return;
                   if (are_others) return link->loaded({weights.id, weights.version, others_text(weights)});
@@ -95,10 +95,10 @@ WeightVersion EngineWeights::staged_version() const {
   return staged_version_;
 }
 
-uint64_t EngineWeights::layout_hash_of_running() const { return layout_hash(*running_, block_layout_); }
+uint64_t EngineWeights::kv_hash_of_running() const { return kv_hash(*running_, kv_layout_); }
 
 WeightResult EngineWeights::result(uint64_t id) const {
-  return {.id = id, .status = {}, .version = version_, .layout_hash = layout_hash_of_running()};
+  return {.id = id, .status = {}, .version = version_, .kv_hash = kv_hash_of_running()};
 }
 
 }  // namespace seer

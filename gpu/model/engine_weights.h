@@ -19,7 +19,7 @@ class EngineWeights {
   };
 
   /// `loaded` gets what each stage() has loaded, on the loader's thread. A null loader: one of its own.
-  EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t block_layout, std::shared_ptr<ModelLoader> loader,
+  EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t kv_layout, std::shared_ptr<ModelLoader> loader,
                 std::function<void(Loaded)> loaded);
   ~EngineWeights() { close(); }
   /// `loaded` is not called after this.
@@ -45,10 +45,10 @@ class EngineWeights {
     std::mutex mutex;
     std::function<void(Loaded)> loaded;  // empty once closed
   };
-  uint64_t layout_hash_of_running() const;
+  uint64_t kv_hash_of_running() const;
   WeightResult result(uint64_t id) const;
 
-  const uint64_t block_layout_;
+  const uint64_t kv_layout_;
   const std::shared_ptr<ModelLoader> loader_;
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
   mutable std::mutex mutex_;  // guards the rest

@@ -36,7 +36,7 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
             .accepted = config_.accepted}) {
   const EngineInfo& info = config_.info;
   version_ = info.version;
-  first_layout_hash_ = info.layout_hash;
+  first_kv_hash_ = info.kv_hash;
   SEER_CHECK(info.steps_max == 1 || !config_.has_kv, info.steps_max);
   if (!config_.has_kv) {
     SEER_CHECK(clock_.now_ns && config_.last_position);
@@ -301,8 +301,8 @@ void SimEngine::stage(const StageWeights& weights) {
   SEER_CHECK(!staged_, weights.id);
   after_(1000 * config_.stage_us, [this, weights, alive = std::weak_ptr<uint64_t>(timer_)] {
     if (alive.expired()) return;
-    WeightResult staged{weights.id, {}, version_, config_.info.layout_hash};
-    if (weights.layout_hash != 0 && weights.layout_hash != layout_hash_of(weights.version))
+    WeightResult staged{weights.id, {}, version_, config_.info.kv_hash};
+    if (weights.kv_hash != 0 && weights.kv_hash != kv_hash_of(weights.version))
       staged.status = fail(Code::kInvalidArgument, weights.folder, " has other weights");
     else
       staged_ = weights.version;
@@ -315,7 +315,7 @@ WeightResult SimEngine::run(const SwitchWeights& weights) {
   SEER_CHECK(staged_, weights.id);
   version_ = *std::exchange(staged_, std::nullopt);
   root_ = PrefixHash{mix64(version_.value), mix64(version_.value + 1)};
-  return {weights.id, {}, version_, layout_hash_of(version_)};
+  return {weights.id, {}, version_, kv_hash_of(version_)};
 }
 
 CopyResult SimEngine::run(const CopyBatch& batch) {

@@ -60,7 +60,7 @@ struct Bench {
     REQUIRE(answer.has_value());
     return *answer;
   }
-  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .layout = 7, .version = WeightVersion{1}},
+  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}},
                        uint64_t epoch = 0) {
     return ask<ClusterEntered>(EnterCluster{NodeId{node}, identity, epoch});
   }
@@ -114,14 +114,14 @@ TEST_CASE("cluster: a second machine with the same name, or of another kind, is 
   const ClusterEntered entered = b.enter(0);
   b.ready(0, first.handle());
   CHECK(b.enter(0).error == "node 0 is refused: a node of that name is in the cluster, expected another name for each machine");
-  CHECK(b.enter(1, {.model = "moonlight", .layout = 7, .version = WeightVersion{1}}).error ==
+  CHECK(b.enter(1, {.model = "moonlight", .kv_layout = 7, .version = WeightVersion{1}}).error ==
         "node 1 is refused: its model is \"moonlight\", expected \"qwen\"");
-  CHECK(b.enter(1, {.model = "qwen", .layout = 8, .version = WeightVersion{1}}).error.find("node 1 is refused: its KV layout is") == 0);
-  CHECK(b.enter(1, {.model = "qwen", .layout = 7, .version = WeightVersion{2}}).error ==
+  CHECK(b.enter(1, {.model = "qwen", .kv_layout = 8, .version = WeightVersion{1}}).error.find("node 1 is refused: its KV layout is") == 0);
+  CHECK(b.enter(1, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{2}}).error ==
         "node 1 is refused: its weight version is 2, expected 1");
   rt::kill(first.handle());
   b.run();
-  const ClusterEntered again = b.enter(0, {.model = "moonlight", .layout = 9, .version = WeightVersion{2}});
+  const ClusterEntered again = b.enter(0, {.model = "moonlight", .kv_layout = 9, .version = WeightVersion{2}});
   CHECK(again.error == "");
   CHECK(again.epoch > entered.epoch);
 }
@@ -148,7 +148,7 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
   Bench b;
   FakeNode node(b.world);
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "the cluster has no machine yet");
-  b.enter(0, {.model = "qwen", .layout = 7, .version = WeightVersion{4}});
+  b.enter(0, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{4}});
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error != "");  // it is not up yet
   b.ready(0, node.handle());
   const auto first = b.ask<RolloutEntered>(EnterRollout{}), second = b.ask<RolloutEntered>(EnterRollout{});
@@ -166,7 +166,7 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
 TEST_CASE("cluster: a rollout that expects another model is refused with the field") {
   Bench b;
   FakeNode node(b.world);
-  b.enter(0, {.model = "qwen", .shape = 0x51, .layout = 7, .version = WeightVersion{4}});
+  b.enter(0, {.model = "qwen", .shape = 0x51, .kv_layout = 7, .version = WeightVersion{4}});
   b.ready(0, node.handle());
   const auto ask = [&](RolloutId id, ClusterIdentity identity) { return b.ask<RolloutEntered>(EnterRollout{id, std::move(identity)}); };
   const auto right = ask({}, {.model = "qwen", .shape = 0x51, .version = {}});
@@ -209,7 +209,7 @@ TEST_CASE("cluster: running machines and rollouts enter again at a restarted con
   b.ready(3, node.handle());
   const RolloutId rollout = b.ask<RolloutEntered>(EnterRollout{}).id;
   b.restart(2000);
-  const ClusterEntered again = b.enter(3, {.model = "qwen", .layout = 7, .version = WeightVersion{1}}, epoch);
+  const ClusterEntered again = b.enter(3, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}}, epoch);
   CHECK(again.error == "");
   CHECK(again.epoch == epoch);
   CHECK(again.directory);
@@ -229,7 +229,7 @@ TEST_CASE("cluster: machines that were in the middle of an update enter again at
     const uint64_t epochs[] = {b.enter(1).epoch, b.enter(2).epoch};
     b.restart(2000);
     const auto enter_again = [&](uint32_t node, WeightVersion version, uint64_t weights) {
-      return b.enter(node, {.model = "qwen", .layout = 7, .weights = weights, .version = version}, epochs[node - 1]).error;
+      return b.enter(node, {.model = "qwen", .kv_layout = 7, .weights = weights, .version = version}, epochs[node - 1]).error;
     };
     for (const uint32_t node : {new_first ? 1u : 2u, new_first ? 2u : 1u}) {
       CHECK(enter_again(node, WeightVersion{node == 1 ? 2u : 1u}, node == 1 ? 20 : 10) == "");
@@ -250,7 +250,7 @@ TEST_CASE("cluster: machines that were in the middle of an update enter again at
 
 TEST_CASE("cluster: a machine and a rollout that only lost the controller enter again, unless the machine's name was taken meanwhile") {
   Bench b;
-  const ClusterIdentity identity{.model = "qwen", .layout = 7, .version = WeightVersion{1}};
+  const ClusterIdentity identity{.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}};
   FakeNode first(b.world), second(b.world);
   const uint64_t epoch = b.enter(3).epoch;
   b.ready(3, first.handle());
@@ -303,7 +303,7 @@ TEST_CASE("cluster: a machine and a rollout that only lost the controller enter 
 
 TEST_CASE("cluster: a controller that was started again with the clock set back repeats no number of those that enter again") {
   Bench b;
-  const ClusterIdentity identity{.model = "qwen", .layout = 7, .version = WeightVersion{1}};
+  const ClusterIdentity identity{.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}};
   FakeNode node(b.world);
   const uint64_t epoch = b.enter(3).epoch;
   b.ready(3, node.handle());
@@ -323,7 +323,7 @@ TEST_CASE("cluster: KV of rollouts that died without a controller is released so
   b.ready(0, node.handle());
   const RolloutId lost = b.ask<RolloutEntered>(EnterRollout{}).id, alive = b.ask<RolloutEntered>(EnterRollout{}).id;
   b.restart(2000);
-  b.enter(0, {.model = "qwen", .layout = 7, .version = WeightVersion{1}}, kEpochsOfStart);
+  b.enter(0, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}}, kEpochsOfStart);
   const auto entered = b.ask<RolloutEntered>(EnterRollout{alive});
   const RolloutHandle rollout = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
   rt::post(b.cluster, RolloutStarted{alive, rollout});
@@ -391,7 +391,7 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   b.run();
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 4);
 
-  const ClusterIdentity old{.model = "qwen", .layout = 7, .weights = 12, .version = WeightVersion{1}};
+  const ClusterIdentity old{.model = "qwen", .kv_layout = 7, .weights = 12, .version = WeightVersion{1}};
   CHECK(b.enter(3, old).error == "");
   b.ready(3, late.handle());
   REQUIRE(late.seen->updates.size() == 1);
@@ -449,7 +449,7 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
 
 TEST_CASE("cluster: a machine that has the new weights though its answer was an error, or was lost, is used; others get them so often only") {
   const char* const died = "instance 1 died while it changed its weights";
-  const ClusterIdentity old{.model = "qwen", .layout = 7, .weights = 12, .version = WeightVersion{1}};
+  const ClusterIdentity old{.model = "qwen", .kv_layout = 7, .weights = 12, .version = WeightVersion{1}};
   struct Case {
     uint64_t answered = 0, reported = 0;  // weights: in the answer, and in its report later
     bool is_used = false;
@@ -482,7 +482,7 @@ TEST_CASE("cluster: a machine that has the new weights though its answer was an 
 TEST_CASE("cluster: machines without instances are compared in what they have; rollouts and new weights are for those with instances") {
   Bench b;
   FakeNode kv(b.world), draft(b.world), first(b.world);
-  const ClusterIdentity learned{.model = "qwen", .layout = 7, .version = {}};
+  const ClusterIdentity learned{.model = "qwen", .kv_layout = 7, .version = {}};
   const NodeRoles is_kv{NodeRole::kKv}, is_draft{NodeRole::kDraft};
   const auto enter = [&](uint32_t node, const ClusterIdentity& identity, NodeRoles roles) {
     return b.ask<ClusterEntered>(EnterCluster{NodeId{node}, identity, 0, roles, roles == is_draft ? 0 : 64}).error;
@@ -492,16 +492,16 @@ TEST_CASE("cluster: machines without instances are compared in what they have; r
   CHECK(enter(2, {}, is_draft) == "");
   b.ready(2, draft.handle());
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "no machine of the cluster has instances yet");
-  CHECK(enter(3, {.model = "qwen", .layout = 8, .version = {}}, is_kv).find("node 3 is refused: its KV layout is") == 0);
+  CHECK(enter(3, {.model = "qwen", .kv_layout = 8, .version = {}}, is_kv).find("node 3 is refused: its KV layout is") == 0);
   ClusterIdentity other_protocol;
   other_protocol.protocol = 1;
   CHECK(enter(3, other_protocol, is_draft).find("node 3 is refused: its protocol number is 1") == 0);
-  CHECK(b.enter(4, {.model = "moonlight", .layout = 7, .version = WeightVersion{2}}).error ==
+  CHECK(b.enter(4, {.model = "moonlight", .kv_layout = 7, .version = WeightVersion{2}}).error ==
         "node 4 is refused: its model is \"moonlight\", expected \"qwen\"");
 
-  CHECK(b.enter(4, {.model = "qwen", .layout = 7, .weights = 5, .version = WeightVersion{2}}).error == "");
+  CHECK(b.enter(4, {.model = "qwen", .kv_layout = 7, .weights = 5, .version = WeightVersion{2}}).error == "");
   b.ready(4, first.handle());
-  CHECK(b.enter(5, {.model = "qwen", .layout = 7, .weights = 6, .version = WeightVersion{2}}).error.find("its weights' checksum is") !=
+  CHECK(b.enter(5, {.model = "qwen", .kv_layout = 7, .weights = 6, .version = WeightVersion{2}}).error.find("its weights' checksum is") !=
         std::string::npos);
   const auto entered = b.ask<RolloutEntered>(EnterRollout{});
   CHECK(entered.error == "");

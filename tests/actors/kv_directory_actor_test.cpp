@@ -182,10 +182,10 @@ TEST_CASE("directory: a node with another model, layout or protocol is refused w
   SimWorld world;
   const KvDirectoryHandle directory = world.spawn<KvDirectoryActor>();
   FakeNode::Seen seen[4];
-  const ClusterIdentity good{.model = "moonlight", .layout = 7};
+  const ClusterIdentity good{.model = "moonlight", .kv_layout = 7};
   ClusterIdentity model = good, layout = good, protocol = good;
   model.model = "qwen";
-  layout.layout = 8;
+  layout.kv_layout = 8;
   protocol.protocol = kProtocolNumber + 1;
   const ClusterIdentity said[] = {good, model, layout, protocol};
   for (uint32_t i = 0; i < 4; ++i) {

@@ -14,6 +14,8 @@ using namespace seer;
 
 namespace {
 
+constexpr KvOwner kSecond = owner_of(RequestId{GroupId{7}, 0}), kThird = owner_of(RequestId{GroupId{8}, 0});
+
 /// A disk that holds its reads back while the test wants it.
 struct HeldReads final : ColdStore {
   using Held = std::vector<std::function<void()>>;
@@ -102,10 +104,16 @@ struct Bench {
     rt::post(node, KvRelease{owner});
     run();
   }
-  void abort(const KvReserved& granted) {
+  /// Another machine asks for two blocks of kOwner, which begin to come back from the cold tier. REQUIRES: two slots, and a cold tier.
+  void begin_reading_back(const Client& asker) {
+    store(kOwner, 0, 2);
+    const auto writing = reserve(kSecond, 0, 2, true);  // they go to the cold tier
+    REQUIRE(writing.size() == 1);
+    release(kSecond);
     KvAbort abort;
-    for (const KvGrant& g : granted.grants) abort.tokens.push_back(g.token);
+    for (const KvGrant& g : writing[0].grants) abort.tokens.push_back(g.token);
     rt::post(node, abort);
+    rt::post(node, OpenBlocks{{.op = ++op, .owner = kOwner, .blocks = chain(kOwner, 0, 2), .lend = true}, asker.handle()});
   }
 
   SimWorld world;
@@ -285,14 +293,8 @@ TEST_CASE("kv node: a dead instance's grants and leases come back, and its waiti
 
 TEST_CASE("kv node: an instance that dies while its blocks are read back leaves no lease behind") {
   Bench b(2, 64);
-  b.store(kOwner, 0, 2);
-  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
-  const auto writing = b.reserve(other, 0, 2, true);  // kOwner's blocks go to the cold tier
-  REQUIRE(writing.size() == 1);
-  b.release(other);
   Client dying(b.world);
-  b.abort(writing[0]);
-  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 2)}, dying.handle()});
+  b.begin_reading_back(dying);
   rt::kill(dying.handle());
   b.run();
   b.release(kOwner);
@@ -303,17 +305,11 @@ TEST_CASE("kv node: an instance that dies while its blocks are read back leaves 
 
 TEST_CASE("kv node: who was down and asks again gets no lease of what it asked before") {
   Bench b(2, 64);
-  b.store(kOwner, 0, 2);
-  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
-  const auto writing = b.reserve(other, 0, 2, true);  // kOwner's blocks go to the cold tier
-  REQUIRE(writing.size() == 1);
-  b.release(other);
   Client borrower(b.world);
-  b.abort(writing[0]);
-  rt::post(b.node, OpenBlocks{{.op = 901, .owner = kOwner, .blocks = b.chain(kOwner, 0, 2), .lend = true}, borrower.handle()});
+  b.begin_reading_back(borrower);
   b.world.run_until(b.world.now_us() + 1);
   b.state().on_client_down(caf::down_msg{borrower.handle().address(), {}});  // the connection between the processes broke
-  rt::post(b.node, OpenBlocks{{.op = 902, .owner = other, .blocks = b.chain(other, 0, 1), .lend = true}, borrower.handle()});
+  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kThird, .blocks = b.chain(kThird, 0, 1), .lend = true}, borrower.handle()});
   b.run();
   CHECK(b.state().leases.empty());
   b.release(kOwner);
@@ -323,10 +319,9 @@ TEST_CASE("kv node: who was down and asks again gets no lease of what it asked b
 TEST_CASE("kv node: openings do without a disk that hangs, and with it once it answers") {
   HeldReads::Held held;
   Bench b(4, 64, 4096, &held);
-  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
   b.store(kOwner, 0, 4);
-  b.seal(b.reserve(other, 0, 2, true).at(0));  // two of kOwner's blocks go to the cold tier
-  b.release(other);
+  b.seal(b.reserve(kSecond, 0, 2, true).at(0));  // two of kOwner's blocks go to the cold tier
+  b.release(kSecond);
   const auto open = [&] { rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 4)}, b.client.handle()}); };
   const auto close = [&] { rt::post(b.node, KvClose{b.client.all<KvOpened>().back().lease, {}}); };
   open();
@@ -671,7 +666,7 @@ TEST_CASE("kv node: without an answer of the directory a full node goes on by it
 
 TEST_CASE("kv node: nothing is kept for an owner that was released while it waited a minute for room") {
   Bench b(8);
-  constexpr KvOwner kOther = owner_of(RequestId{GroupId{1}, 3}), kThird = owner_of(RequestId{GroupId{1}, 4});
+  constexpr KvOwner kOther = owner_of(RequestId{GroupId{1}, 3});
   b.store(kOwner, 0, 2);
   b.store(kThird, 0, 3);
   const KvOpened opened = b.open(kThird, 3);

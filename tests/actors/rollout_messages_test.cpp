@@ -308,10 +308,10 @@ TEST_CASE("rollout: the length of a failed request is not learned") {
 
 TEST_CASE("rollout: an instance of another model or layout gets no work, and the error says why when no other is left") {
   Stage s;
-  const ClusterIdentity good{.model = "moonlight", .layout = 7};
+  const ClusterIdentity good{.model = "moonlight", .kv_layout = 7};
   ClusterIdentity model = good, layout = good;
   model.model = "qwen";
-  layout.layout = 8;
+  layout.kv_layout = 8;
   const InstanceHandle first = s.add_instance(0, good);
   s.add_instance(1, model);
   s.add_instance(2, layout);
@@ -357,9 +357,9 @@ TEST_CASE("rollout: an instance with other weights than the rollout knows is ref
 }
 
 TEST_CASE("rollout: it starts without instances that are refused for good, and waits 3 s for those that may get its weights") {
-  const auto with = [](uint64_t layout, uint64_t version) { return ClusterIdentity{.layout = layout, .version = {version}}; };
+  const auto with = [](uint64_t layout, uint64_t version) { return ClusterIdentity{.kv_layout = layout, .version = {version}}; };
   for (const auto& [second, is_awaited] : {std::pair{with(8, 5), false}, {with(8, 4), false}, {with(7, 6), false}, {with(7, 4), true}}) {
-    CAPTURE(second.layout);
+    CAPTURE(second.kv_layout);
     CAPTURE(second.version);
     Stage s(1, 2, {}, {}, false, 1, [](RolloutConfig& config) { config.version = {5}, config.no_instance_us = 30'000'000; });
     s.add_instance(0, with(7, 5));

@@ -94,9 +94,9 @@ class EngineRunner {
     return out;
   }
 
-  /// Stages the weights of a folder and, if they are taken, switches to them. `layout_hash`: as in StageWeights.
-  Status update(WeightVersion version, const std::filesystem::path& folder, uint64_t layout_hash = 0) {
-    const auto staged = std::get<WeightResult>(run(StageWeights{++id_, version, folder.string(), layout_hash}));
+  /// Stages the weights of a folder and, if they are taken, switches to them. `kv_hash`: as in StageWeights.
+  Status update(WeightVersion version, const std::filesystem::path& folder, uint64_t kv_hash = 0) {
+    const auto staged = std::get<WeightResult>(run(StageWeights{++id_, version, folder.string(), kv_hash}));
     if (!staged.status.ok()) return staged.status;
     return std::get<WeightResult>(run(SwitchWeights{++id_})).status;
   }

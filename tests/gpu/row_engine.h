@@ -21,7 +21,7 @@ class RowEngine final : public Engine {
     info_.queue_max = queue_max;
     info_.eos_ids = {kEos};
     info_.context_tokens_max = 1 << 20;
-    info_.layout_hash = 7;
+    info_.kv_hash = 7;
     info_.orders_max = 2;
   }
   /// Of the token at this position.

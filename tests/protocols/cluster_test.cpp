@@ -9,7 +9,7 @@ using namespace seer;
 
 namespace {
 
-const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .layout = 0xabc, .weights = 0x12, .version = {4},
+const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .kv_layout = 0xabc, .weights = 0x12, .version = {4},
                                 .endings = endings_text(std::array{2, 7}, 512), .tokenizer = 0x64};
 
 std::string refusal(ClusterIdentity found) {
@@ -27,7 +27,7 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   ClusterIdentity protocol = kExpected, model = kExpected, shape = kExpected, layout = kExpected, version = kExpected, weights = kExpected;
   protocol.protocol = kProtocolNumber + 1;
   model.model = "moonlight";
-  layout.layout = 0xabd;
+  layout.kv_layout = 0xabd;
   version.version = {5};
   CHECK(refusal(protocol) == cat("node 3 is refused: its protocol number is ", kProtocolNumber + 1, ", expected ", kProtocolNumber));
   CHECK(refusal(model) == "node 3 is refused: its model is \"moonlight\", expected \"qwen3-0.6b\"");

@@ -51,7 +51,7 @@ TEST_CASE("block chain: as many blocks as the tokens need, the last one partial,
       CHECK(chain[b].tokens == std::min<size_t>(block_tokens, tokens.size() - end));
       end += chain[b].tokens;
       CHECK(chain[b].key.version == WeightVersion{9});
-      CHECK(chain[b].key.layout == 77);
+      CHECK(chain[b].key.kv_hash == 77);
       const auto until = std::span<const int32_t>(tokens).first(end);
       CHECK(chain[b].key == block_chain(WeightVersion{9}, 77, TokenLog(until), std::ssize(until), block_tokens).back().key);
     }

@@ -30,7 +30,6 @@
 #include "storage/loose_cold_store.h"
 
 using namespace seer;
-using Kind = Reservation::Kind;
 
 namespace {
 
@@ -169,8 +168,8 @@ class Schedule {
       const BlockKey& key = chain[i].key;
       const KvModel::Held* held = model_.find(key);  // an earlier block of the chain may have replaced it
       const uint32_t index = first + static_cast<uint32_t>(i);
-      switch (answers[i].kind) {
-        case Kind::kGranted:
+      switch (answers[i].state) {
+        case GrantState::kWrite:
           promise(!stopped, "block ", key, " was granted after one that was not");
           promise(held == nullptr || lost_.contains(key), "block ", key, " is here and was granted again");
           begin_write(answers[i], chain[i]);
@@ -178,15 +177,15 @@ class Schedule {
           model_.forget(key);
           model_.retain(owner, chain[i], index);
           break;
-        case Kind::kHere:
+        case GrantState::kHere:
           promise(held != nullptr, "block ", key, " is said to be here and is not");
           promise(held->index == index && held->tokens == chain[i].tokens, "block ", key, " differs from the one asked for");
           model_.retain(owner, chain[i], index);
           break;
-        case Kind::kLater:
+        case GrantState::kLater:
           waits_for_room_ = true;
           [[fallthrough]];
-        case Kind::kRefused:
+        case GrantState::kRefused:
           promise(stopped || !had_room || i > 0 || held != nullptr || in_use[i] || key.version < tiers_->version(),
                   "block ", key, " got no slot, but one is free");
           promise(held == nullptr || lost_.contains(key) || held->index != index || held->tokens != chain[i].tokens,
@@ -639,8 +638,8 @@ class Schedule {
   void print(const std::string& what, const std::vector<Reservation>& answers) const {
     std::string line = what;
     for (const Reservation& answer : answers)
-      line += answer.kind == Kind::kGranted ? cat(" slot ", answer.slot)
-                                            : std::array{" here", "", " later", " refused"}[static_cast<size_t>(answer.kind)];
+      line += answer.state == GrantState::kWrite ? cat(" slot ", answer.slot)
+                                            : std::array{"", " here", " later", " refused"}[static_cast<size_t>(answer.state)];
     print(line);
   }
 

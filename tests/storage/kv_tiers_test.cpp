@@ -12,7 +12,6 @@
 #include "storage/sim_cold_store.h"
 
 using namespace seer;
-using Kind = Reservation::Kind;
 
 namespace {
 
@@ -69,7 +68,7 @@ struct Node {
   void store(uint64_t owner, const std::vector<BlockRef>& chain, ReserveOptions options = {}) {
     const auto answers = reserve(owner, chain, options);
     for (size_t i = 0; i < chain.size(); ++i) {
-      REQUIRE(answers[i].kind == Kind::kGranted);
+      REQUIRE(answers[i].state == GrantState::kWrite);
       REQUIRE(fill_and_seal(answers[i], chain[i]).ok());
     }
     run();
@@ -78,13 +77,13 @@ struct Node {
   void store_waiting(uint64_t owner, const std::vector<BlockRef>& chain) {
     for (uint32_t i = 0; i < chain.size(); ++i) {
       auto r = reserve(owner, {chain[i]}, {.first_index = i})[0];
-      if (r.kind == Kind::kLater) {
+      if (r.state == GrantState::kLater) {
         const int calls = room_calls;
         run();
         REQUIRE(room_calls > calls);
         r = reserve(owner, {chain[i]}, {.first_index = i})[0];
       }
-      REQUIRE(r.kind == Kind::kGranted);
+      REQUIRE(r.state == GrantState::kWrite);
       REQUIRE(fill_and_seal(r, chain[i]).ok());
     }
     run();
@@ -144,9 +143,9 @@ bool Node::holds_right_bytes(const OpenBlock& b) const {
   return b.crc32c == crc32c(bytes) && std::equal(slot.begin(), slot.end(), bytes.begin());
 }
 
-std::vector<Kind> kinds(const std::vector<Reservation>& answers) {
-  std::vector<Kind> out;
-  for (const auto& a : answers) out.push_back(a.kind);
+std::vector<GrantState> kinds(const std::vector<Reservation>& answers) {
+  std::vector<GrantState> out;
+  for (const auto& a : answers) out.push_back(a.state);
   return out;
 }
 
@@ -188,14 +187,14 @@ TEST_CASE("kv tiers: the slot of a released owner is not given away while its wr
   const auto r = node.reserve(1, a)[0];
   node.tiers->release({1});
   node.tiers->check_invariants();
-  CHECK(node.reserve(2, b)[0].kind == Kind::kLater);
-  CHECK(node.reserve(1, a)[0].kind == Kind::kLater);  // its own key is in quarantine too
+  CHECK(node.reserve(2, b)[0].state == GrantState::kLater);
+  CHECK(node.reserve(1, a)[0].state == GrantState::kLater);  // its own key is in quarantine too
   node.run();
   CHECK(node.room_calls == 0);
   CHECK(node.fill_and_seal(r, a[0]).error().code == Code::kStale);
   node.run();
   CHECK(node.room_calls == 1);
-  CHECK(node.reserve(2, b)[0].kind == Kind::kGranted);
+  CHECK(node.reserve(2, b)[0].state == GrantState::kWrite);
 }
 
 TEST_CASE("kv tiers: leased blocks outlive their owner and keep their bytes until the lease is closed") {
@@ -204,7 +203,7 @@ TEST_CASE("kv tiers: leased blocks outlive their owner and keep their bytes unti
   node.store(1, a);
   const auto result = node.open(9, a);
   node.tiers->release({1});
-  CHECK(node.reserve(2, chain_of(2, 1))[0].kind == Kind::kLater);
+  CHECK(node.reserve(2, chain_of(2, 1))[0].state == GrantState::kLater);
   for (const auto& b : result.blocks) CHECK(node.holds_right_bytes(b));
   CHECK(node.open(9, a).blocks.empty());  // nobody new gets them
   CHECK(node.tiers->close(result.lease).ok());
@@ -216,7 +215,7 @@ TEST_CASE("kv tiers: a prompt is stored once for its group and freed with its la
   Node node(8);
   const auto prompt = chain_of(7, 3);
   node.store(100, prompt, {.prompt = true});
-  for (uint64_t r = 1; r <= 4; ++r) CHECK(kinds(node.reserve(r, prompt)) == std::vector(3, Kind::kHere));
+  for (uint64_t r = 1; r <= 4; ++r) CHECK(kinds(node.reserve(r, prompt)) == std::vector(3, GrantState::kHere));
   node.tiers->release({100});
   for (uint64_t r = 1; r <= 3; ++r) node.tiers->release({r});
   CHECK(node.tiers->stats().dram_used_bytes == 3 * kBlockBytes);
@@ -244,7 +243,7 @@ TEST_CASE("kv tiers: without a cold tier a nearer owner takes the tail of the fu
   node.tiers->unpin({2}, 20);
   node.tiers->unpin({3}, 15);
   CHECK(kinds(node.reserve(3, chain_of(3, 4))) ==
-        std::vector{Kind::kGranted, Kind::kGranted, Kind::kGranted, Kind::kRefused});
+        std::vector{GrantState::kWrite, GrantState::kWrite, GrantState::kWrite, GrantState::kRefused});
   CHECK(node.open(1, chain_of(1, 3)).blocks.size() == 3);
   CHECK(node.open(2, chain_of(2, 3)).blocks.empty());
   CHECK(node.tiers->stats().dropped_blocks == 3);
@@ -258,7 +257,7 @@ TEST_CASE("kv tiers: running owners and prompts are never dropped") {
   node.store(2, chain_of(2, 2));
   node.tiers->pin({2});
   node.tiers->pin({3});
-  CHECK(node.reserve(3, chain_of(3, 1))[0].kind == Kind::kRefused);
+  CHECK(node.reserve(3, chain_of(3, 1))[0].state == GrantState::kRefused);
   CHECK(node.tiers->stats().dropped_blocks == 0);
 }
 
@@ -270,7 +269,7 @@ TEST_CASE("kv tiers: a full DRAM spills the furthest chain, and it comes back wi
   node.tiers->unpin({2}, 20);
   node.tiers->pin({3});
   const auto chain = chain_of(3, 2);
-  CHECK(kinds(node.reserve(3, chain)) == std::vector{Kind::kLater, Kind::kLater});
+  CHECK(kinds(node.reserve(3, chain)) == std::vector{GrantState::kLater, GrantState::kLater});
   node.run();
   CHECK(node.room_calls == 1);
   node.store(3, chain);
@@ -329,7 +328,7 @@ TEST_CASE("kv tiers: a new weight version ends opens, refuses old writes and lea
   Node node(4, SimColdStoreConfig{});
   node.store(1, chain_of(1, 3));
   const auto answers = node.reserve(2, chain_of(2, 2));
-  CHECK(kinds(answers) == std::vector{Kind::kGranted, Kind::kLater});
+  CHECK(kinds(answers) == std::vector{GrantState::kWrite, GrantState::kLater});
   const auto pending = answers[0];
   node.run();  // one block of owner 1 is cold now
   std::optional<OpenResult> result;
@@ -343,7 +342,7 @@ TEST_CASE("kv tiers: a new weight version ends opens, refuses old writes and lea
   REQUIRE(result.has_value());
   CHECK(result->blocks.empty());
   CHECK(result->status.error().code == Code::kStale);
-  CHECK(node.reserve(1, chain_of(1, 1))[0].kind == Kind::kRefused);
+  CHECK(node.reserve(1, chain_of(1, 1))[0].state == GrantState::kRefused);
   CHECK(node.open(1, chain_of(1, 1)).status.error().code == Code::kStale);
   node.run();
   CHECK(node.store_view->stats().used_bytes == 0);
@@ -359,7 +358,7 @@ TEST_CASE("kv tiers: a corrupt cold read ends the opening before it, is counted,
             }});
   node.store(1, chain_of(1, 4));
   node.tiers->unpin({1}, 1);
-  CHECK(node.reserve(2, chain_of(2, 4))[0].kind == Kind::kLater);
+  CHECK(node.reserve(2, chain_of(2, 4))[0].state == GrantState::kLater);
   node.run();
   const auto result = node.open(1, chain_of(1, 4));
   REQUIRE(result.blocks.size() == 1);
@@ -387,11 +386,11 @@ TEST_CASE("kv tiers: with a full cold tier writers are refused, and spilling sta
   node.tiers->pin({1});
   node.tiers->pin({2});
   const auto two = chain_of(2, 4);
-  CHECK(node.reserve(2, two)[0].kind == Kind::kLater);
+  CHECK(node.reserve(2, two)[0].state == GrantState::kLater);
   node.run();
   node.store(2, {two.begin(), two.begin() + 2});
   CHECK(node.tiers->stats().cold_full == 2);  // of the four blocks that were to make room
-  CHECK(node.reserve(2, {two[2]}, {.first_index = 2})[0].kind == Kind::kRefused);
+  CHECK(node.reserve(2, {two[2]}, {.first_index = 2})[0].state == GrantState::kRefused);
   node.tiers->release({1});
   node.run();
   node.store(2, {two[2], two[3]}, {.first_index = 2});
@@ -404,29 +403,29 @@ TEST_CASE("kv tiers: a wrong chain index or length of a known block is refused")
   Node node(4);
   auto chain = chain_of(1, 2);
   node.store(1, chain);
-  CHECK(node.reserve(2, {chain[1]})[0].kind == Kind::kRefused);
+  CHECK(node.reserve(2, {chain[1]})[0].state == GrantState::kRefused);
   chain[1].tokens = 3;
-  CHECK(kinds(node.reserve(2, chain)) == std::vector{Kind::kHere, Kind::kRefused});
+  CHECK(kinds(node.reserve(2, chain)) == std::vector{GrantState::kHere, GrantState::kRefused});
 }
 
 TEST_CASE("kv tiers: a quarantined write keeps its slot until it is aborted, and nobody gets its block meanwhile") {
   Node node(2);
   const auto chain = chain_of(1, 2);
   const auto writes = node.reserve(1, chain);
-  REQUIRE(writes[1].kind == Kind::kGranted);
+  REQUIRE(writes[1].state == GrantState::kWrite);
   REQUIRE(node.fill_and_seal(writes[0], chain[0]).ok());
   node.tiers->quarantine(writes[1].token);
   node.tiers->quarantine(writes[1].token);  // again: nothing more
   node.tiers->check_invariants();
   CHECK(node.tiers->stats().dram_quarantined_bytes == kBlockBytes);
   CHECK(node.tiers->probe(std::array{chain[0].key, chain[1].key}).dram_blocks == 1);
-  CHECK(node.reserve(1, chain)[1].kind == Kind::kLater);
-  CHECK(node.reserve(2, chain_of(2, 1))[0].kind != Kind::kGranted);  // the slot is taken
+  CHECK(node.reserve(1, chain)[1].state == GrantState::kLater);
+  CHECK(node.reserve(2, chain_of(2, 1))[0].state != GrantState::kWrite);  // the slot is taken
   CHECK(node.tiers->abort(writes[1].token).ok());
   node.run();
   CHECK(node.room_calls == 1);
   CHECK(node.arena->free_count() == 1);
-  CHECK(node.reserve(1, chain)[1].kind == Kind::kGranted);
+  CHECK(node.reserve(1, chain)[1].state == GrantState::kWrite);
 }
 
 TEST_CASE("kv tiers: a seal that comes after the quarantine is too late") {
@@ -465,7 +464,7 @@ TEST_CASE("kv tiers: a full node asks for room elsewhere before it writes to dis
   n.tiers->unpin({2}, 9);
   CHECK(n.away_questions == 0);
   const auto more = chain_of(3, 3);
-  CHECK(n.reserve(3, more)[0].kind == Kind::kLater);
+  CHECK(n.reserve(3, more)[0].state == GrantState::kLater);
   CHECK(n.away_questions == 1);
   n.run();
   CHECK(n.tiers->stats().spilled_bytes == 0);  // nothing before the answer
@@ -496,11 +495,11 @@ TEST_CASE("kv tiers: where no machine has room blocks go to disk, or without one
     n.store(1, chain_of(1, 4));
     n.tiers->unpin({1}, 5);
     n.tiers->pin({3});
-    CHECK(n.reserve(3, chain_of(3, 1))[0].kind == Kind::kLater);
+    CHECK(n.reserve(3, chain_of(3, 1))[0].state == GrantState::kLater);
     n.tiers->away_room(0);
     n.run();
     CHECK(n.room_calls == 1);
-    CHECK(n.reserve(3, chain_of(3, 1))[0].kind == Kind::kGranted);
+    CHECK(n.reserve(3, chain_of(3, 1))[0].state == GrantState::kWrite);
     CHECK((n.tiers->stats().spilled_bytes > 0) == has_cold);
     CHECK(n.lost.empty() == has_cold);
     CHECK(n.away_questions == 1);
@@ -521,7 +520,7 @@ TEST_CASE("kv tiers: a block that was not taken, or that somebody wants by now, 
   REQUIRE(n.leaving.size() == 1);
   REQUIRE(n.leaving[0].blocks.size() == 3);
   const OpenResult read = n.open(1, {chain[0]});
-  CHECK(n.reserve(2, {chain[1]}, {.first_index = 1})[0].kind == Kind::kHere);  // a second owner
+  CHECK(n.reserve(2, {chain[1]}, {.first_index = 1})[0].state == GrantState::kHere);  // a second owner
   CHECK(n.tiers->close(n.leaving[0].lease, std::vector{chain[0].key, chain[1].key}).ok());
   n.run();
   CHECK(n.open(1, chain).blocks.size() == 3);
@@ -540,7 +539,7 @@ TEST_CASE("kv tiers: guests do not leave for a third machine; they go to disk, o
     const auto more = chain_of(3, 2);
     (void)n.reserve(3, more);
     n.run();
-    CHECK(n.reserve(3, more)[1].kind == (has_cold ? Kind::kGranted : Kind::kHere));  // dropping makes room at once
+    CHECK(n.reserve(3, more)[1].state == (has_cold ? GrantState::kWrite : GrantState::kHere));  // dropping makes room at once
     CHECK(n.away_questions == 0);
     CHECK(n.lost.empty() == has_cold);
   }

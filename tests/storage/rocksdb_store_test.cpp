@@ -443,9 +443,9 @@ TEST_CASE("rocksdb store: chains far larger than DRAM go through KvTiers to disk
     const auto chain = chain_of(owner);
     for (uint32_t i = 0; i < kBlocks; ++i) {
       Reservation r;
-      while ((r = tiers.reserve({owner}, {&chain[i], 1}, {.first_index = i})[0]).kind == Reservation::Kind::kLater)
+      while ((r = tiers.reserve({owner}, {&chain[i], 1}, {.first_index = i})[0]).state == GrantState::kLater)
         run_one();
-      REQUIRE(r.kind == Reservation::Kind::kGranted);
+      REQUIRE(r.state == GrantState::kWrite);
       const Payload block = make_block(owner * 100 + i, kBytes);
       std::copy(block.bytes.begin(), block.bytes.end(), arena->span(r.slot).begin());
       REQUIRE(tiers.seal(r.token, crc32c(block.bytes)).ok());

@@ -319,7 +319,7 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   REQUIRE(answers.all<InstanceWeights>().size() == 2);
   CHECK(answers.all<InstanceWeights>()[1].version == WeightVersion{2});
   CHECK(answers.all<InstanceWeights>()[1].error == "");
-  CHECK(answers.all<InstanceWeights>()[1].layout == b.cluster.instance_state(0).parts.engine->info().layout_hash);
+  CHECK(answers.all<InstanceWeights>()[1].kv_hash == b.cluster.instance_state(0).parts.engine->info().kv_hash);
   b.send(0, b.chunk(3, other, 9));
   b.cluster.run_for(kLong);
   CHECK(b.dones().back().chunk == ChunkId{3});

@@ -92,7 +92,7 @@ SimEngineConfig engine_config(const Options& options) {
   return {.info = {.model = "simulated", .vocab_size = kVocab, .context_tokens_max = kPromptTokens + kOutputTokensMax,
                    .block_tokens = kBlockTokens, .block_bytes = kBlockBytes,
                    .device_blocks = static_cast<int32_t>(2 * options.rows * blocks_of_request),
-                   .block_layout = 1, .layout_hash = 1},
+                   .kv_layout = 1, .kv_hash = 1},
           .step_us_base = step_us};
 }
 

@@ -40,7 +40,7 @@ void run_round(KvTiers& tiers, std::deque<std::function<void()>>& mailbox, uint6
   }
   const OwnerId owner{round};
   for (const Reservation& r : tiers.reserve(owner, chain)) {
-    SEER_CHECK(r.kind == Reservation::Kind::kGranted, round);
+    SEER_CHECK(r.state == GrantState::kWrite, round);
     SEER_CHECK(tiers.seal(r.token, 0).ok(), round);
   }
   tiers.unpin(owner, round);

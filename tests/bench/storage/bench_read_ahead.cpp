@@ -81,7 +81,7 @@ class Node {
     const std::vector<BlockRef> blocks = chain(request);
     for (uint32_t i = 0; i < kBlocks;) {
       const Reservation got = tiers_->reserve(KvOwner{request}, {&blocks[i], 1}, {.first_index = i})[0];
-      if (got.kind == Reservation::Kind::kGranted) {
+      if (got.state == GrantState::kWrite) {
         const auto slot = arena_->span(got.slot);
         std::memset(slot.data(), static_cast<int>(request + i), slot.size());
         (void)tiers_->seal(got.token, crc32c(slot));

@@ -291,7 +291,7 @@ TEST_CASE("cpu engine: prompt blocks may be shared, copied out, and continued on
                   want_second = reference(model, KvType::kBf16, second, 30);
 
   EngineRunner here = make_runner(model, {.threads = 2}), there = make_runner(model, {.isa = CpuIsa::kScalar});
-  CHECK(here.info().layout_hash == there.info().layout_hash);
+  CHECK(here.info().kv_hash == there.info().kv_hash);
   TestSequence a = first;
   CHECK(here.decode(a, 30) == want_first.sampled);
   TestSequence b = second;  // reads the prompt's first three blocks as `first` wrote them

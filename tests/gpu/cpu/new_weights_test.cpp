@@ -51,20 +51,20 @@ TEST_CASE("new weights: after each of 100 updates the engine gives the bits of a
   const std::vector<SampledToken> right[] = {fresh_response(folders[1]), fresh_response(folders[2])};
   REQUIRE(right[0] != right[1]);
   EngineRunner engine = runner(folders[1]);
-  std::vector<uint64_t> layouts = {engine.info().layout_hash};
-  const uint64_t block_layout = engine.info().block_layout;
+  std::vector<uint64_t> layouts = {engine.info().kv_hash};
+  const uint64_t kv_layout = engine.info().kv_layout;
   for (uint64_t update = 1; update <= 100; ++update) {
     CAPTURE(update);
     const WeightVersion version{1 + update};
     REQUIRE(engine.update(version, folders[1 + update % 2]).ok());
     REQUIRE(engine.info().version == version);
     REQUIRE(response(engine) == right[update % 2]);
-    layouts.push_back(engine.info().layout_hash);
+    layouts.push_back(engine.info().kv_hash);
   }
   // KV of other weights has another name, even where versions were mixed up.
   CHECK(layouts[0] != layouts[1]);
   CHECK(layouts[0] == layouts[2]);
-  CHECK(engine.info().block_layout == block_layout);
+  CHECK(engine.info().kv_layout == kv_layout);
 }
 
 TEST_CASE("new weights: until the switch steps run with the old ones, and each result names its version") {
@@ -120,14 +120,14 @@ TEST_CASE("new weights: a folder that was written to since others loaded it is r
   const std::vector<SampledToken> old = response(late);
   REQUIRE(other.update(WeightVersion{2}, changing.path()).ok());
   write(1);
-  const Status refused = late.update(WeightVersion{2}, changing.path(), other.info().layout_hash);
+  const Status refused = late.update(WeightVersion{2}, changing.path(), other.info().kv_hash);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().detail == cat(changing.path().string(), " does not have the weights of version 2 any more: their checksum differs from that of the weights that run elsewhere"));
   CHECK(late.info().version == WeightVersion{1});
   CHECK(response(late) == old);
   write(2);
-  CHECK(late.update(WeightVersion{2}, changing.path(), other.info().layout_hash).ok());
-  CHECK(late.info().layout_hash == other.info().layout_hash);
+  CHECK(late.update(WeightVersion{2}, changing.path(), other.info().kv_hash).ok());
+  CHECK(late.info().kv_hash == other.info().kv_hash);
   CHECK(response(late) == response(other));
 }
 

@@ -316,7 +316,7 @@ TEST_CASE("cuda engine: prompt blocks may be shared, copied out while others run
   const TestSequence first = sequence_of(prompt, 1, kRandom), second = sequence_of(prompt, 2, kRandom);
   const Reference want_first = reference(model, CudaType::kBf16, first, 12), want_second = reference(model, CudaType::kBf16, second, 30);
   EngineRunner here = gpu_runner(model, CudaType::kBf16, 1), there = gpu_runner(model, CudaType::kBf16, 2);
-  CHECK(here.info().layout_hash == there.info().layout_hash);
+  CHECK(here.info().kv_hash == there.info().kv_hash);
   TestSequence a = first;
   CHECK(here.decode(a, 12) == want_first.sampled);
   TestSequence b = second;  // reads the prompt's first three blocks as `first` wrote them
@@ -431,10 +431,10 @@ TEST_CASE("cuda engine: new weights take the old ones' place between two steps")
   EngineRunner runner = gpu_runner(model, CudaType::kBf16);
   TestSequence a = prompt, b = prompt;
   CHECK(runner.decode(a, 6) == want_old.sampled);
-  const uint64_t old_hash = runner.info().layout_hash;
+  const uint64_t old_hash = runner.info().kv_hash;
   CHECK(runner.update(WeightVersion{2}, folder.path()).ok());
   CHECK(runner.info().version == WeightVersion{2});
-  CHECK(runner.info().layout_hash != old_hash);
+  CHECK(runner.info().kv_hash != old_hash);
   CHECK(runner.decode(b, 6) == want_new.sampled);
   CHECK(!runner.update(WeightVersion{3}, "/does/not/exist").ok());
 }

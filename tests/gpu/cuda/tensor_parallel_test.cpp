@@ -82,7 +82,7 @@ TEST_CASE("tensor parallel: every chunking and batch gives the bits of one row a
     CAPTURE(seed);
     EngineRunner here = engine_on(2, model, config_of(CudaType::kBf16), {.seed = 10 * seed}),
                  there = engine_on(2, model, config_of(CudaType::kBf16));
-    CHECK(here.info().layout_hash == there.info().layout_hash);
+    CHECK(here.info().kv_hash == there.info().kv_hash);
     TestSequence s = prompt, other = sequence_of(random_tokens(20, 96, seed), 1, kRandom);
     here.step({here.plan(other, 20, 1), here.plan(s, 13 * static_cast<int64_t>(seed), 0)});
     std::vector<SampledToken> got = here.decode(s, 4);
@@ -95,8 +95,8 @@ TEST_CASE("tensor parallel: every chunking and batch gives the bits of one row a
     for (const SampledToken& t : there.decode(s, 5)) got.push_back(t);
     CHECK(got == want.sampled);
   }
-  CHECK(engine_on(1, model, config_of(CudaType::kBf16)).info().block_layout !=
-        engine_on(2, model, config_of(CudaType::kBf16)).info().block_layout);
+  CHECK(engine_on(1, model, config_of(CudaType::kBf16)).info().kv_layout !=
+        engine_on(2, model, config_of(CudaType::kBf16)).info().kv_layout);
 }
 
 TEST_CASE("tensor parallel: draft trees give the tokens and the KV of decoding without") {
