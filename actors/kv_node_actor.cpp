@@ -148,20 +148,21 @@ void KvNodeActor::on_room() {
     // Later ones wait for their turn, or their limit.
     if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits == Pull::Waits::kForRoom) break;
   }
-  for (size_t left = parked.size(); left > 0; --left) {
-    keep(parked.front().ask.what.owner);  // which may have been released meanwhile
-    if (!try_reserve(parked.front().ask, true)) return;  // the oldest goes first, so the others wait too
-    parked.pop_front();
-  }
+  for (size_t left = parked.size(); left > 0; --left)
+    if (!answer_parked(true)) return;  // the oldest goes first, so the others wait too
+}
+
+/// Answers the oldest parked reservation, as try_reserve() does.
+bool KvNodeActor::answer_parked(bool may_wait) {
+  keep(parked.front().ask.what.owner);  // which may have been released meanwhile
+  if (!try_reserve(parked.front().ask, may_wait)) return false;
+  parked.pop_front();
+  return true;
 }
 
 /// An instance whose chunks all wait here computes nothing, so no wait may last.
 void KvNodeActor::refuse_parked() {
-  while (!parked.empty() && rt::now_us(self) - parked.front().since_us >= kParkedMaxUs) {
-    keep(parked.front().ask.what.owner);  // which may have been released meanwhile
-    (void)try_reserve(parked.front().ask, false);
-    parked.pop_front();
-  }
+  while (!parked.empty() && rt::now_us(self) - parked.front().since_us >= kParkedMaxUs) (void)answer_parked(false);
 }
 
 void KvNodeActor::on_open(const OpenBlocks& ask) {

@@ -139,6 +139,7 @@ struct KvNodeActor {
   void on_peer_down(const rt::down& message);
   void end_pull(uint64_t op);
   bool try_reserve(const ReserveBlocks& ask, bool may_wait);
+  bool answer_parked(bool may_wait);
   void announce();
   void on_directory_down(const rt::down& message);
   void on_directory_up(const DirectoryUp& up);

@@ -353,7 +353,7 @@ void RolloutActor::on_directory_up(const DirectoryUp& up) {
   if (ended) return rt::tell(self, parts.directory, KvDropRollout{config.id});
   for (const Group& group : groups)
     if (group.open_requests == 0) release_kv(owner_of(group.spec.id));
-  // Last: the directory remembers so many releases, and those that it did not hear of are most likely the newest.
+  // Requests go last: the directory keeps only the latest releases, and it has most likely missed the newest of all.
   for (const FinishRecord& finish : finishes) release_kv(owner_of(finish.request));
 }
 

@@ -77,10 +77,15 @@ void ServerNodeActor::on_look(const Result<ServerState>& found) {
   if (weights_move()) return look_later("a trainer replaces its weights");
   if (!first_weights) first_weights = state.weights;
   adopt_late();
-  const std::string right = target.version == WeightVersion{} ? *first_weights : config.instance.label_of(target.version);
+  const std::string right = right_label();
   if (state.weights == right) return start_instance();
   if (target.version != WeightVersion{}) return give_weights(state);
   look_later(cat("it has weights ", state.weights, " while it had ", right, " at first, and no update came through here"));
+}
+
+/// Of the weights that the server should have. Empty: not known yet.
+std::string ServerNodeActor::right_label() const {
+  return target.version == WeightVersion{} ? first_weights.value_or("") : config.instance.label_of(target.version);
 }
 
 /// While the instance runs.
@@ -166,7 +171,7 @@ void ServerNodeActor::start_instance() {
   if (state.context_tokens > 0) now.stop.context_tokens_max = std::min(now.stop.context_tokens_max, state.context_tokens);
   now.version = version;
   now.rows_max = state.rows_max > 0 ? state.rows_max : config.rows_max;
-  now.weights = target.version == WeightVersion{} || state.weights.empty() ? state.weights : config.instance.label_of(target.version);
+  now.weights = state.weights.empty() ? state.weights : right_label();
   now.rid_prefix += cat(config.node, ".", restarts, ".");
   instance = rt::spawn<ServedInstanceActor>(self->system(), std::move(now), ServedInstanceParts{parts.server, parts.tokenizer, parts.log});
   started_us = rt::now_us(self);
@@ -187,8 +192,7 @@ InstanceUp ServerNodeActor::instance_up() const {
 }
 
 ClusterIdentity ServerNodeActor::identity() const {
-  const std::string label = target.version == WeightVersion{} ? first_weights.value_or("") : config.instance.label_of(target.version);
-  return {.model = config.model, .weights = label_hash(label), .version = version};
+  return {.model = config.model, .weights = label_hash(right_label()), .version = version};
 }
 
 void ServerNodeActor::on_down(const rt::down& message) {

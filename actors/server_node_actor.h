@@ -69,6 +69,7 @@ struct ServerNodeActor {
   void on_drain(const DrainNode& drain);
   void on_tick(uint64_t what);
   void tick_in(int64_t us);
+  std::string right_label() const;
   void look_again(const ServerState& now);
   void stop_if_unused(const Error& error);
   void adopt_late();

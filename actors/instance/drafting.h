@@ -53,7 +53,7 @@ class SequenceDrafts {
   void propose(std::span<Sequence* const> running, std::span<RunningSequence> rows, const SequenceTable& all);
   /// Notes the step that is ordered now; `decode` is its shape without drafts.
   void step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes);
-  /// Notes the time for which the engine stood still before a step that has ended. `now_us`: when its result came.
+  /// Notes how long the engine was idle before the step that has just ended. `now_us`: when its result came.
   void step_came(int64_t now_us, int64_t step_us);
   /// Notes that this step has ended and how many tokens it gained.
   void step_took(int64_t step_us, int64_t tokens);

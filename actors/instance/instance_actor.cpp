@@ -213,14 +213,7 @@ void InstanceActor::take_steps_over() {
 // ---- a chunk arrives -------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_use(const UseInstance& use) {
-  if (!draining && !is_switching() && use.version == info.version) note_sink(use.rollout, use.reply_to);
-}
-
-void InstanceActor::note_sink(RolloutId rollout, const ChunkSink& to) {
-  ChunkSink& sink = sinks[rollout];
-  if (sink == to) return;
-  sink = to;
-  rt::monitor(self, sink);
+  if (!draining && !is_switching() && use.version == info.version) sinks.note(self, use.rollout, use.reply_to);
 }
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
@@ -240,7 +233,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     refused.ending = Ending::failed(taken.error().detail);
     return rt::tell(self, chunk.reply_to, std::move(refused));
   }
-  note_sink(id.rollout, chunk.reply_to);
+  sinks.note(self, id.rollout, chunk.reply_to);
   if (started_us < 0) started_us = reported_us = all_reported_us = rt::now_us(self);
   auto sequence = make_sequence(chunk, config.id, {info.eos_ids, info.context_tokens_max}, parts.tokenizer, last_sampling);
   sequence->keep_kv = chunk.keep_kv;
@@ -342,7 +335,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.kv_blocks_used = devices.counts().in_use;
   s.done.version = info.version;
   report.cached_tokens += s.done.cached_tokens;
-  rt::tell(self, sinks.at(id.rollout), std::move(s.done));
+  rt::tell(self, sinks.of(id.rollout), std::move(s.done));
 }
 
 void InstanceActor::cancel_chunk(ChunkId id) {
@@ -384,8 +377,7 @@ void InstanceActor::yield_chunks() {
 
 /// A rollout died. One that ends normally has sent DropChunks before.
 void InstanceActor::on_down(const rt::down& message) {
-  const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
-  if (lost != sinks.end()) drop_chunks(lost->first);
+  if (const auto lost = sinks.lost(message)) drop_chunks(*lost);
 }
 
 // ---- weights ---------------------------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) the weights change only while there are no chunks, so every token and KV block of a chunk has one version.
 #pragma once
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "actors/instance/chunk_sinks.h"
 #include "actors/instance/drafting.h"
 #include "actors/instance/engine_queue.h"
 #include "actors/instance/kv_moves.h"
@@ -67,7 +67,6 @@ struct InstanceActor {
   // -- messages
   void on_use(const UseInstance& use);
   void on_run_chunk(RunChunk chunk);
-  void note_sink(RolloutId rollout, const ChunkSink& sink);
   Status check_chunk(const RunChunk& chunk) const;
   void on_work_ready();
   void on_reserved(const KvReserved& reserved);
@@ -127,7 +126,7 @@ struct InstanceActor {
   int64_t all_reported_us = 0;  // when the last one that told of each chunk did
   bool draining = false;                  // every chunk gives way
   std::vector<ChunkId> grown;             // chunks with keep_kv = false that needed another block since the last report
-  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that use this, until they drop their chunks
+  ChunkSinks sinks;                       // of the rollouts that use this, until they drop their chunks
   struct Update {
     enum class Phase : uint8_t { kStaging, kStaged, kSwitching };
     UpdateInstance asked;

@@ -44,14 +44,7 @@ ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() 
 // ---- a chunk arrives ---------------------------------------------------------------------------------------------------------------
 
 void ServedInstanceActor::on_use(const UseInstance& use) {
-  if (!draining && !switching && use.version == config.version) note_sink(use.rollout, use.reply_to);
-}
-
-void ServedInstanceActor::note_sink(RolloutId rollout, const ChunkSink& to) {
-  ChunkSink& sink = sinks[rollout];
-  if (sink == to) return;
-  sink = to;
-  rt::monitor(self, sink);
+  if (!draining && !switching && use.version == config.version) sinks.note(self, use.rollout, use.reply_to);
 }
 
 void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
@@ -61,7 +54,7 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
     const WeightVersion version = switching ? update->what.version : config.version;
     return rt::tell(self, chunk.reply_to, not_begun(chunk, config.id, version));
   }
-  note_sink(id.rollout, chunk.reply_to);
+  sinks.note(self, id.rollout, chunk.reply_to);
   auto made = make_sequence(chunk, config.id, config.stop, parts.tokenizer, last_sampling);
   made->kv_tokens = made->log.size();  // prefilled by the server; cached or not
   Sequence& s = sequences.add(std::move(made));
@@ -213,7 +206,7 @@ void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
   report.prefill_tokens += s.done.prefill_tokens;
   report.cached_tokens += s.done.cached_tokens;
   report.preemptions += end == ChunkEnd::kServerFailed ? 1 : 0;
-  rt::tell(self, sinks.at(id.rollout), std::move(s.done));
+  rt::tell(self, sinks.of(id.rollout), std::move(s.done));
   run_held();
 }
 
@@ -255,8 +248,7 @@ void ServedInstanceActor::yield_chunks() {
 
 /// A rollout died. One that ends normally has sent DropChunks before.
 void ServedInstanceActor::on_down(const rt::down& message) {
-  const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
-  if (lost != sinks.end()) drop_chunks(lost->first);
+  if (const auto lost = sinks.lost(message)) drop_chunks(*lost);
 }
 
 // ---- weights -----------------------------------------------------------------------------------------------------------------------

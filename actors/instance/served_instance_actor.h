@@ -15,13 +15,13 @@
 //  (3) a token is taken only from an answer labelled with this instance's weights, or with none. The server is asked to change them
 //      only while there are no chunks, no stream waits for one, and no rollout uses the instance.
 #pragma once
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/handover.h"
+#include "actors/instance/chunk_sinks.h"
 #include "actors/instance/sequence.h"
 #include "actors/instance/served_streams.h"
 #include "actors/log.h"
@@ -71,7 +71,6 @@ struct ServedInstanceActor {
 
   void on_use(const UseInstance& use);
   void on_run_chunk(RunChunk chunk);
-  void note_sink(RolloutId rollout, const ChunkSink& sink);
   void on_work_ready();
   void close_waited();
   void cancel_chunk(ChunkId id);
@@ -107,7 +106,7 @@ struct ServedInstanceActor {
   SequenceTable sequences;
   ServedStreams streams;                  // one for each of `sequences` but the held; and those that wait for a chunk
   std::vector<ChunkId> held;              // of `sequences`: the server had no room for them; oldest first
-  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that use this, until they drop their chunks
+  ChunkSinks sinks;                       // of the rollouts that use this, until they drop their chunks
   InstanceReport report;
   int64_t blocks_used = 0;
   uint64_t asks = 0;                      // requests to the server so far

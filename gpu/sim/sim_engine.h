@@ -104,7 +104,7 @@ class SimEngine final : public Engine, private StepRun {
   uint64_t kv_hash_of(WeightVersion version) const { return hash_pair(first_kv_hash_, version.value); }
 
   WeightVersion version_;                       // in use; info() has it once its WeightResult was taken
-  uint64_t first_kv_hash_;                  // of the weights that it began with
+  uint64_t first_kv_hash_;                      // of the weights that it began with
   std::optional<WeightVersion> staged_;
   PrefixHash root_;                             // the empty prefix; differs with each version
   bool busy_ = false;

@@ -556,7 +556,7 @@ TEST_CASE("gateway: what a machine held that has been lost for long limits no re
     CAPTURE(is_long_ago);
     const Ticket asked{++b.last};
     GatewayRequest request{.ticket = asked, .prompt_ids = b.cluster.groups[0].prompt_ids, .sampling = b.cluster.groups[0].sampling, .seeds = {b.cluster.groups[0].seeds[0]}};
-    request.sampling.max_tokens = 3000;  // that machine alone could hold so many
+    request.sampling.max_tokens = 3000;  // only that machine has room for them
     b.tell([request](GatewayActor& gateway) { gateway.submit(request); });
     b.run_for(100'000'000);
     CHECK(b.responses.at(asked).at(0).finish == (is_long_ago ? FinishReason::kStop : FinishReason::kError));
