@@ -15,6 +15,7 @@ covered_by=(
   '^gpu/text/(jinja_.*|python_text)$'                             tests/gpu/text/chat_template_test.cpp
   '^gpu/cpu/(kernels.*|lanes_.*|.*_body|row_softmax_.*|exp_lanes|float_bits|denormals|weight_prefetch|aligned_array)$' tests/gpu/cpu/cpu_kernels_test.cpp
   '^storage/(kv_transport|ucx_.*)$'                               tests/storage/ucx_transport_test.cpp
+  '^storage/kv_tiers_room$'                                       tests/storage/kv_tiers_test.cpp
   '^storage/(cold_store|rocksdb_status)$'                          tests/storage/rocksdb_store_test.cpp
   '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
   '^storage/rocksdb_silent_logger$'                               tests/integration/bad_input_test.cpp
@@ -30,7 +31,7 @@ covered_by=(
   '^cli/serve/weight_uploads$'                                    tests/integration/weights.py
   '^cli/serve/(weights_receiver|group_calls)$'                    tests/integration/weights_group.py
   '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp
-  '^actors/instance/chunk_sinks$'                                  tests/actors/instance/instance_actor_test.cpp
+  '^actors/instance/chunk_sinks$'                                 tests/actors/instance/instance_actor_test.cpp
   '^actors/handover$'                                             tests/actors/kv_node_actor_test.cpp
   '^cli/(server_fleet|serve/routed_.*)$'                          tests/integration/router.py
   '^cli/serve/router_dialect$'                                    tests/integration/router_weights.py
