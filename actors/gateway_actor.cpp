@@ -50,7 +50,7 @@ void add_begun(const std::vector<GatewayActor::Piece>& pieces, WeightVersion ver
     const auto& [request, piece] = pieces[sample];
     if (request->begun.empty()) continue;
     const BegunResponse& begun = request->begun[piece];
-    if (begun.version == version && !begun.tokens.empty()) add.resumed.push_back({{group, sample}, begun.tokens, begun.logprobs, false, begun.kept_ids});
+    if (begun.version == version && !begun.output.empty()) add.resumed.push_back({{group, sample}, begun.output});
   }
 }
 
@@ -318,7 +318,7 @@ void GatewayActor::on_response(Response& response) {
   auto node = running.extract(response.request);
   if (node.empty()) return;  // it was cancelled
   const Running& run = node.mapped();
-  end_in_rollout(response.request, std::ssize(response.output_ids));
+  end_in_rollout(response.request, std::ssize(response.output.ids));
   open.at(run.piece.request->ticket).runs[run.piece.sample] = kNotRunning;
   if (run.is_redone && response.finish == FinishReason::kAborted) {
     gather(run.piece);
@@ -341,7 +341,7 @@ void GatewayActor::give(const Piece& piece, Response response) {
   const int64_t waited_us = rt::now_us(self) - at->second.came_us - response.queue_us - response.run_us;
   if (waited_us > 0) response.queue_us += waited_us;
   if (waited_us > 0 && response.first_token_us > 0) response.first_token_us += waited_us;
-  totals.output_tokens += std::ssize(response.output_ids);
+  totals.output_tokens += std::ssize(response.output.ids);
   totals.preemptions += response.preemptions;
   totals.migrations += response.migrations;
   --pieces_open;

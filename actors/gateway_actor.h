@@ -43,9 +43,7 @@ enum class TokensTo : uint8_t {
 
 /// What another process had of a response when it died.
 struct BegunResponse {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  KeptIds kept_ids;
+  OutputTokens output;
   WeightVersion version;  // of the weights that made them; with others it starts anew
 };
 

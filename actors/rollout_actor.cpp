@@ -166,15 +166,11 @@ void RolloutActor::take_group(GroupSpec spec) {
 void RolloutActor::resume(ResumedRequest& from) {
   Group& group = group_of(from.request.group);
   Request& request = request_of(from.request);
-  if (!from.is_over && !from.tokens.empty()) {
-    from.tokens.pop_back();
-    if (from.logprobs.size() > from.tokens.size()) from.logprobs.pop_back();
-    from.kept_ids.cut(from.tokens.size());
-  }
+  if (!from.is_over && !from.output.empty()) from.output.cut(from.output.size() - 1);
   request.tokens = group.prompt;
-  request.tokens.append(from.tokens);
-  request.logprobs = std::move(from.logprobs);
-  request.kept_ids = std::move(from.kept_ids);
+  request.tokens.append(from.output.ids);
+  request.logprobs = std::move(from.output.logprobs);
+  request.kept_ids = std::move(from.output.kept_ids);
   request.computed_tokens = request.tokens.size();
   group.spec.generated_tokens.resize(group.requests.size());
   group.spec.generated_tokens[from.request.sample] = request.tokens.output_tokens();
@@ -388,15 +384,16 @@ bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
   Request& request = request_of(id);
   const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
+  const OutputTokens& output = part.output;
   const bool is_told = config.tells_commits || group_of(id.group).spec.streams;
-  if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs, part.kept_ids});
-  if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
+  if (is_told && !output.empty()) commits.parts.push_back({id, known, output});
+  if (known == 0 && !output.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
   // Not of a chunk's first report: its time includes the prefill, or is none if a stream had waited for the chunk.
   const int64_t now = rt::now_us(self);
-  if (known > chunk.first_tokens && !part.tokens.empty()) scheduler->ran(chunk.instance, std::ssize(part.tokens), now - chunk.heard_us, now);
-  request.tokens.append(part.tokens);
-  request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-  request.kept_ids.append(part.kept_ids);
+  if (known > chunk.first_tokens && !output.empty()) scheduler->ran(chunk.instance, std::ssize(output.ids), now - chunk.heard_us, now);
+  request.tokens.append(output.ids);
+  request.logprobs.insert(request.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+  request.kept_ids.append(output.kept_ids);
   scheduler->progressed(id, request.tokens.output_tokens());
   return true;
 }
@@ -460,10 +457,10 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   release_kv(owner_of(id));
   if (--group.open_requests == 0) forget_group(id.group);
   const TokenLog log = std::exchange(request.tokens, {});
-  Response response{id, group.spec.seeds[id.sample], log.output(),
-                    std::exchange(request.logprobs, {}), ending.reason, std::move(ending.matched), std::move(ending.error),
-                    config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
-                    request.run_us, request.start_us, request.first_token_us, request.cached_tokens, std::exchange(request.kept_ids, {})};
+  OutputTokens output{log.output(), std::exchange(request.logprobs, {}), std::exchange(request.kept_ids, {})};
+  Response response{id, group.spec.seeds[id.sample], std::move(output), ending.reason, std::move(ending.matched), std::move(ending.error),
+                    config.version, history.chunks, history.migrations, history.preemptions, request.queue_us, request.run_us,
+                    request.start_us, request.first_token_us, request.cached_tokens};
   if (config.responses_kept_max > 0) kept.emplace(id, response);
   rt::tell(self, parts.events, std::move(response));
 }

@@ -55,7 +55,7 @@ std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
 
 void PastResponses::keep(const Response& response) {
   Prompt& prompt = prompts_[prompt_of_[response.request.group.index]];
-  if (response.finish != FinishReason::kError) prompt.responses.push_back(response.output_ids);
+  if (response.finish != FinishReason::kError) prompt.responses.push_back(response.output.ids);
   if (--prompt.open > 0 || prompt.responses.empty()) return;
   std::promise<Status> promise;
   const Status asked = store_->put(prompt.hash, iteration_, std::exchange(prompt.responses, {}),

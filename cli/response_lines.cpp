@@ -6,14 +6,14 @@ namespace seer {
 
 std::string response_line_of(const Response& r, const LineOfPrompt& prompt, const Tokenizer* tokenizer, std::string_view version_name) {
   std::optional<std::string> text;
-  if (tokenizer != nullptr) text = tokenizer->decode(r.output_ids, {.skip_special = true});
+  if (tokenizer != nullptr) text = tokenizer->decode(r.output.ids, {.skip_special = true});
   return response_line({.request = r.request,
                         .id = prompt.id,
                         .seed = r.seed,
                         .prompt_ids = prompt.prompt_ids,
-                        .output_ids = r.output_ids,
-                        .logprobs = r.logprobs,
-                        .kept_ids = r.kept_ids.tokens() > 0 ? &r.kept_ids : nullptr,
+                        .output_ids = r.output.ids,
+                        .logprobs = r.output.logprobs,
+                        .kept_ids = r.output.kept_ids.tokens() > 0 ? &r.output.kept_ids : nullptr,
                         .text = text,
                         .finish_reason = r.finish,
                         .error = r.error,

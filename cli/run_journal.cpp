@@ -37,16 +37,16 @@ std::vector<ResumedRequest> RunJournal::take_resumed(RolloutId id) {
   JournalContents had = std::exchange(had_, {});
   for (Response& r : had.responses) {
     resumed.push_back({.request = r.request, .is_over = true});
-    if (r.finish != FinishReason::kAborted) resumed.back().tokens = std::move(r.output_ids);
+    if (r.finish != FinishReason::kAborted) resumed.back().output.ids = std::move(r.output.ids);
   }
-  for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.tokens), std::move(part.logprobs), false, std::move(part.kept_ids)});
+  for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.output)});
   for (ResumedRequest& request : resumed) request.request.group.rollout = id;
   return resumed;
 }
 
 int64_t RunJournal::begun_tokens() const {
   int64_t tokens = 0;
-  for (const CommittedTokens& part : had_.parts) tokens += std::ssize(part.tokens);
+  for (const CommittedTokens& part : had_.parts) tokens += std::ssize(part.output.ids);
   return tokens;
 }
 

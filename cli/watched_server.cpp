@@ -13,7 +13,7 @@ class WatchedServer final : public EngineServer {
     log_->change([&](LearnedSteps& steps, int64_t now_us) { steps.asked(ask.rid, std::ssize(ask.tokens), now_us); });
     auto watched = [log = log_, rid = ask.rid, part = std::move(part)](ServedPart came) {
       log->change([&](LearnedSteps& steps, int64_t now_us) {
-        steps.came(rid, std::ssize(came.tokens), came.cached_tokens, now_us);
+        steps.came(rid, std::ssize(came.output.ids), came.cached_tokens, now_us);
         if (came.end != ServedEnd::kNone) steps.ended(rid, now_us);
       });
       part(std::move(came));

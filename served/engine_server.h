@@ -13,6 +13,7 @@
 
 #include "protocols/hash.h"
 #include "protocols/ids.h"
+#include "protocols/output_tokens.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 #include "served/http_message.h"
@@ -48,8 +49,7 @@ enum class ServedEnd : uint8_t {
 
 /// Some tokens of an answer, and maybe its end.
 struct ServedPart {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;  // one per token, or none
+  OutputTokens output = {};
   ServedEnd end = ServedEnd::kNone;
   std::string matched = {};     // with kStop: the token id or the text, if the server says
   std::string why = {};         // with kRefused and kFailed: one sentence

@@ -49,7 +49,7 @@ void ServedAnswer::take(std::string_view text) {
   if (!object.ok()) return fail_with(object.error().detail);
   Result<ServedPart> part = reader_->read(*object);
   if (!part.ok()) return fail_with(part.error().detail);
-  if (!part->tokens.empty() || part->end != ServedEnd::kNone) give(*std::move(part));
+  if (!part->output.empty() || part->end != ServedEnd::kNone) give(*std::move(part));
 }
 
 void ServedAnswer::fail_with(std::string why) { give({.end = ServedEnd::kFailed, .why = std::move(why)}); }

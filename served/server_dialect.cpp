@@ -45,9 +45,9 @@ Result<ServedPart> AnswerReader::read(const json& object) {
     return ServedPart{.end = is_refusal(number_of(*error, "code")) ? ServedEnd::kRefused : ServedEnd::kFailed,  // vLLM's have a code
                       .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
   SEER_ASSIGN_OR_RETURN(ServedPart part, read_part(object));
-  if (ask_.sampling.logprob_mode != LogprobMode::kNone && part.logprobs.size() != part.tokens.size())
-    return fail(Code::kCorrupt, part.tokens.size(), " tokens came with ", part.logprobs.size(), " log-probabilities");
-  total_ += std::ssize(part.tokens);
+  if (ask_.sampling.logprob_mode != LogprobMode::kNone && part.output.logprobs.size() != part.output.size())
+    return fail(Code::kCorrupt, part.output.size(), " tokens came with ", part.output.logprobs.size(), " log-probabilities");
+  total_ += std::ssize(part.output.ids);
   if (total_ > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", ask_.max_new_tokens);
   return part;
 }

@@ -69,9 +69,8 @@ class SglangReader final : public AnswerReader {
     } else if (known + std::ssize(ids) != total) {
       return fail(Code::kCorrupt, "it has ", total, " tokens by its count, ", known, " came before and ", ids.size(), " now");
     }
-    part.tokens.assign(ids.begin() + repeated, ids.end());
-    if (!values.empty()) part.logprobs.assign(values.begin() + repeated, values.end());
-    so_far_.insert(so_far_.end(), part.tokens.begin(), part.tokens.end());
+    part.output = OutputTokens{std::move(ids), std::move(values)}.from(static_cast<size_t>(repeated));
+    so_far_.insert(so_far_.end(), part.output.ids.begin(), part.output.ids.end());
     return {};
   }
 

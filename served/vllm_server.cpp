@@ -75,11 +75,11 @@ class VllmReader final : public AnswerReader {
       if (ids != ask_.tokens) return fail(Code::kCorrupt, "it answers to another prompt, of ", ids.size(), " tokens");
     }
     if (const json* const ids = field_of(choice, "token_ids")) {
-      SEER_ASSIGN_OR_RETURN(part.tokens, ids_of(*ids));
+      SEER_ASSIGN_OR_RETURN(part.output.ids, ids_of(*ids));
     } else if (!text_of(choice, "text").empty()) {
       return fail(Code::kCorrupt, "an answer has text and no token_ids: the server is too old for return_token_ids");
     }
-    if (ask_.sampling.logprob_mode != LogprobMode::kNone && !part.tokens.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
+    if (ask_.sampling.logprob_mode != LogprobMode::kNone && !part.output.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
     if (const std::string reason = text_of(choice, "finish_reason"); !reason.empty())
       SEER_RETURN_IF_ERROR(note_end(reason, text_of(choice, "stop_reason"), reason, part));
     return part;
@@ -90,7 +90,7 @@ class VllmReader final : public AnswerReader {
     const auto take = [&](const json* value) -> Status {
       SEER_ASSIGN_OR_RETURN(const float logprob, logprob_of(value != nullptr ? *value : json()));
       if (logprob <= kNoLogprob) return fail(Code::kCorrupt, "a log-probability is ", logprob, ", which stands for none");
-      part.logprobs.push_back(logprob);
+      part.output.logprobs.push_back(logprob);
       return {};
     };
     const json* const content = logprobs != nullptr ? field_of(*logprobs, "content") : nullptr;            // of /inference/v1/generate

@@ -51,13 +51,9 @@ Status sync_journal_db(const rocksdb::DB& db, const std::string& dir) {
 }
 
 void join_committed(const CommittedTokens& part, CommittedTokens& all) {
-  if (part.first_index < 0 || part.first_index > std::ssize(all.tokens)) return;
-  all.tokens.resize(static_cast<size_t>(part.first_index));
-  all.logprobs.resize(std::min(all.logprobs.size(), all.tokens.size()));
-  all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
-  all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-  all.kept_ids.cut(all.tokens.size() - part.tokens.size());
-  all.kept_ids.append(part.kept_ids);
+  if (part.first_index < 0 || part.first_index > std::ssize(all.output.ids)) return;
+  all.output.cut(static_cast<size_t>(part.first_index));
+  all.output.append(part.output);
 }
 
 }  // namespace seer

@@ -73,7 +73,7 @@ std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, co
 }
 
 ChunkDone not_begun(const RunChunk& chunk, InstanceId instance, WeightVersion version) {
-  return {.chunk = chunk.chunk, .instance = instance, .end = ChunkEnd::kNotBegun, .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = version};
+  return {.chunk = chunk.chunk, .instance = instance, .end = ChunkEnd::kNotBegun, .last = {chunk.chunk, chunk.log.output_tokens()}, .version = version};
 }
 
 Sequence* SequenceTable::find(ChunkId id) const {

@@ -93,8 +93,8 @@ struct Sequence : StepState {
 
   ChunkTokens take_unreported() {
     const int64_t first = std::exchange(reported_tokens, log.size());
-    return {chunk, first - log.prompt_tokens(), log.tokens(first, log.size()), std::exchange(unreported_logprobs, {}),
-            std::exchange(unreported_kept, {})};
+    return {chunk, first - log.prompt_tokens(),
+            {log.tokens(first, log.size()), std::exchange(unreported_logprobs, {}), std::exchange(unreported_kept, {})}};
   }
 
   struct Appended {

@@ -128,7 +128,7 @@ void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
   const ServedPart part = ServedStreams::take(stream, s.end_tokens - s.log.size());
   const int64_t before = blocks_of(s);
   std::vector<SampledToken> sampled;
-  for (size_t i = 0; i < part.tokens.size(); ++i) sampled.push_back({part.tokens[i], i < part.logprobs.size() ? part.logprobs[i] : 0});
+  for (size_t i = 0; i < part.output.size(); ++i) sampled.push_back({part.output.ids[i], i < part.output.logprobs.size() ? part.output.logprobs[i] : 0});
   s.done.cached_tokens = std::max(s.done.cached_tokens, std::min(part.cached_tokens, s.kv_tokens));
   const Sequence::Appended appended = s.append(sampled, 0);
   blocks_used += blocks_of(s) - before;
@@ -143,7 +143,7 @@ void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
 
 /// The request's next chunk may go on with what the stream has or will get, unless a chunk that is held needs its row.
 void ServedInstanceActor::end_full(const Sequence& s, ServedStream& stream) {
-  const bool has_more = !stream.is_over() || !stream.rest.tokens.empty();
+  const bool has_more = !stream.is_over() || !stream.rest.output.empty();
   if (has_more && config.stream_tokens > 0 && held.empty()) {
     ServedStreams::keep(stream, s.log, rt::now_us(self) + config.return_us);
     rt::tell_after(self, config.return_us, handle{self}, Tick{kCloseWaited});

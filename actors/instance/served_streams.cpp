@@ -37,32 +37,24 @@ ServedStream& ServedStreams::add(uint64_t number, ServedPart part) {
   const auto found = streams_.find(number);
   SEER_CHECK(found != streams_.end(), number);
   ServedStream& stream = found->second;
-  stream.tokens_left -= std::ssize(part.tokens);
+  stream.tokens_left -= std::ssize(part.output.ids);
   SEER_CHECK(stream.tokens_left >= 0, stream.rid);  // see AnswerReader
-  if (stream.rest.tokens.empty()) {
-    stream.rest = std::move(part);
-    return stream;
-  }
-  part.tokens.insert(part.tokens.begin(), stream.rest.tokens.begin(), stream.rest.tokens.end());
-  part.logprobs.insert(part.logprobs.begin(), stream.rest.logprobs.begin(), stream.rest.logprobs.end());
+  stream.rest.output.append(part.output);
+  part.output = std::move(stream.rest.output);
   stream.rest = std::move(part);
   return stream;
 }
 
 ServedPart ServedStreams::take(ServedStream& stream, int64_t tokens_max) {
   ServedPart& rest = stream.rest;
-  if (std::ssize(rest.tokens) <= tokens_max) {
+  if (std::ssize(rest.output.ids) <= tokens_max) {
     ServedPart all = rest;
-    rest.tokens.clear();
-    rest.logprobs.clear();
+    rest.output = {};
     return all;
   }
-  ServedPart taken{.tokens = {rest.tokens.begin(), rest.tokens.begin() + tokens_max}, .cached_tokens = rest.cached_tokens};
-  rest.tokens.erase(rest.tokens.begin(), rest.tokens.begin() + tokens_max);
-  if (!rest.logprobs.empty()) {
-    taken.logprobs.assign(rest.logprobs.begin(), rest.logprobs.begin() + tokens_max);
-    rest.logprobs.erase(rest.logprobs.begin(), rest.logprobs.begin() + tokens_max);
-  }
+  ServedPart taken{.output = std::move(rest.output), .cached_tokens = rest.cached_tokens};
+  rest.output = taken.output.from(static_cast<size_t>(tokens_max));
+  taken.output.cut(static_cast<size_t>(tokens_max));
   return taken;
 }
 
@@ -72,7 +64,7 @@ ServedStream* ServedStreams::of(ChunkId chunk) {
 }
 
 void ServedStreams::keep(ServedStream& stream, TokenLog log, int64_t until_us) {
-  SEER_CHECK(!stream.is_over() || !stream.rest.tokens.empty(), stream.rid);
+  SEER_CHECK(!stream.is_over() || !stream.rest.output.empty(), stream.rid);
   stream.waits = true;
   stream.log = std::move(log);
   stream.until_us = until_us;

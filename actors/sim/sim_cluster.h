@@ -267,7 +267,7 @@ struct SimCluster {
     for (const GroupSpec& group : groups) {
       if (!options.draft_past) break;
       pasts.push_back({group.id, {}});
-      for (uint32_t s = 0; s < group.samples; ++s) pasts.back().responses.push_back(answer({group.id, s}).output_ids);
+      for (uint32_t s = 0; s < group.samples; ++s) pasts.back().responses.push_back(answer({group.id, s}).ids);
     }
     return pasts;
   }
@@ -328,21 +328,16 @@ struct SimCluster {
   }
 
   /// The right answer to one request, whatever happens.
-  struct Answer {
-    std::vector<int32_t> output_ids;
-    std::vector<float> logprobs;
-    bool operator==(const Answer&) const = default;
-  };
-  Answer answer(RequestId id) const { return answer(groups[id.group.index], id.sample); }
-  Answer answer(const GroupSpec& group, uint32_t sample) const {
+  OutputTokens answer(RequestId id) const { return answer(groups[id.group.index], id.sample); }
+  OutputTokens answer(const GroupSpec& group, uint32_t sample) const {
     const uint64_t seed = group.seeds[sample];
     const Shape& shape = shapes.at(seed);
-    Answer a;
+    OutputTokens a;
     PrefixHash prefix = extend_prefix({}, group.prompt_ids);
     for (int64_t i = 0; i < shape.output_tokens; ++i) {
-      a.output_ids.push_back(token(seed, shape.prompt_tokens + i));
+      a.ids.push_back(token(seed, shape.prompt_tokens + i));
       a.logprobs.push_back(-1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f);
-      prefix = extend_prefix(prefix, std::span(&a.output_ids.back(), 1));
+      prefix = extend_prefix(prefix, std::span(&a.ids.back(), 1));
     }
     return a;
   }
@@ -357,11 +352,11 @@ struct SimCluster {
     std::set<RequestId> answered;
     for (const Response& r : seen.responses) {
       if (!answered.insert(r.request).second) return fail(Code::kCorrupt, "request ", r.request, " was answered twice");
-      const Answer right = answer(r.request);
-      if (r.output_ids != right.output_ids) return fail(Code::kCorrupt, "request ", r.request, " has wrong tokens");
-      if (r.logprobs != right.logprobs)
+      const OutputTokens right = answer(r.request);
+      if (r.output.ids != right.ids) return fail(Code::kCorrupt, "request ", r.request, " has wrong tokens");
+      if (r.output.logprobs != right.logprobs)
         return fail(Code::kCorrupt, "request ", r.request, " has wrong log-probabilities: its KV was not right");
-      if (r.finish != FinishReason::kStop && std::ssize(r.output_ids) < options.length_max)
+      if (r.finish != FinishReason::kStop && std::ssize(r.output.ids) < options.length_max)
         return fail(Code::kCorrupt, "request ", r.request, " ended by ", to_string(r.finish));
     }
     if (answered.size() < requests)

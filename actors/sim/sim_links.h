@@ -58,7 +58,7 @@ struct ChunkSinkLink {
             [this](ChunkDone& done) {
               if (splits_ends) {
                 wire.send_or_lose(self, to, ChunkProgress{done.instance, {done.last}, done.kv_blocks_used});
-                done.last = {done.chunk, done.last.first_index + std::ssize(done.last.tokens), {}, {}};
+                done.last = {done.chunk, done.last.first_index + std::ssize(done.last.output.ids)};
               }
               wire.send_or_lose(self, to, std::move(done));
             }};

@@ -477,7 +477,7 @@ void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
     if (!group.begun.empty()) request.begun.resize(group.samples.size());
     for (CommittedTokens& part : group.begun) {
       const auto at = std::ranges::find(group.samples, part.request.sample) - group.samples.begin();
-      request.begun[static_cast<size_t>(at)] = {std::move(part.tokens), std::move(part.logprobs), std::move(part.kept_ids), version};
+      request.begun[static_cast<size_t>(at)] = {std::move(part.output), version};
     }
     group.begun.clear();
     call.requests.push_back(std::move(request));
@@ -505,7 +505,7 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
                    {.group = work.group,
                     .sample = response.request.sample,
                     .finish = response.finish,
-                    .output_tokens = std::ssize(response.output_ids),
+                    .output_tokens = std::ssize(response.output.ids),
                     .version = response.version,
                     .line = {}},
                    line);

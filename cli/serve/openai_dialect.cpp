@@ -176,12 +176,12 @@ std::string token_text(const Asked& asked, int32_t id) {
 }
 
 /// The "logprobs" of a choice. By hand: a response can have 100 000 tokens.
-std::string logprobs_text(const Asked& asked, const CommittedTokens& part) {
+std::string logprobs_text(const Asked& asked, const OutputTokens& part) {
   if (!asked.wants_logprobs) return "null";
   std::string out = asked.is_chat ? "{\"content\":[" : "{\"tokens\":[";
   std::string values;
-  for (size_t i = 0; i < part.tokens.size(); ++i) {
-    const std::string token = json_string(token_text(asked, part.tokens[i]));
+  for (size_t i = 0; i < part.size(); ++i) {
+    const std::string token = json_string(token_text(asked, part.ids[i]));
     out += cat(i > 0 ? "," : "", asked.is_chat ? "{\"token\":" : "", token);
     std::string& to = asked.is_chat ? out : values;
     if (asked.is_chat) to += ",\"logprob\":";
@@ -204,7 +204,7 @@ std::string prompt_ids_text(const std::vector<int32_t>* prompt) {
 struct Choice {
   size_t index = 0;
   std::string text;
-  CommittedTokens part;                          // the tokens of this answer: all, or those of one part of a stream
+  OutputTokens part;                             // the tokens of this answer: all, or those of one part of a stream
   const std::vector<int32_t>* prompt = nullptr;  // where the answer has it
   const Response* over = nullptr;                // the response; null while it goes on
   bool is_first = true;
@@ -226,7 +226,7 @@ std::string choice_text(const Asked& asked, const Choice& choice, const std::str
   }
   if (asked.wants_ids) {
     out += ",\"token_ids\":";
-    append_ids(out, choice.part.tokens);
+    append_ids(out, choice.part.ids);
     if (!asked.is_chat) out += prompt_ids_text(choice.prompt);
   }
   return out + "}";
@@ -237,7 +237,7 @@ struct Usage {
   size_t output_tokens = 0;
   std::map<size_t, int64_t> cached_tokens = {};  // by prompt: those that no choice had to compute
   void add(size_t prompt, const Response& r) {
-    output_tokens += r.output_ids.size();
+    output_tokens += r.output.size();
     const auto [known, is_first] = cached_tokens.try_emplace(prompt, r.cached_tokens);
     known->second = std::min(known->second, r.cached_tokens);
   }
@@ -266,8 +266,6 @@ TextRules text_rules(const Asked& asked, size_t request) {
   return rules;
 }
 
-CommittedTokens tokens_of(const Response& r) { return {.tokens = r.output_ids, .logprobs = r.logprobs}; }
-
 /// The choices of a request that streams.
 class Stream {
  public:
@@ -275,20 +273,18 @@ class Stream {
     for (size_t i = 0; i < asked_.requests.size() * asked_.samples; ++i)
       choices_.push_back(std::make_unique<State>(ResponseText(asked_.model->tokenizer.get(), text_rules(asked_, i / asked_.samples))));
   }
-  void on_tokens(size_t request, uint32_t sample, const CommittedTokens& part) {
+  void on_tokens(size_t request, uint32_t sample, const OutputTokens& part) {
     State& state = *choices_[request * asked_.samples + sample];
-    state.tokens += part.tokens.size();
-    write(request, sample, state.text.append(part.tokens), part, nullptr);
+    state.tokens += part.size();
+    write(request, sample, state.text.append(part.ids), part, nullptr);
   }
   void on_response(size_t request, uint32_t sample, const Response& r) {
     State& state = *choices_[request * asked_.samples + sample];
     if (r.finish == FinishReason::kError) return reply_->write(cat("data: ", error_text(fail(Code::kUnavailable, r.error)), "\n\n"));
     // What the stream did not have yet.
-    const auto given = static_cast<std::ptrdiff_t>(std::min(state.tokens, r.output_ids.size()));
-    CommittedTokens rest{.tokens = {r.output_ids.begin() + given, r.output_ids.end()}, .logprobs = {}};
-    if (!r.logprobs.empty()) rest.logprobs.assign(r.logprobs.begin() + given, r.logprobs.end());
+    const OutputTokens rest = r.output.from(state.tokens);
     usage_.add(request, r);
-    std::string text = state.text.append(rest.tokens);
+    std::string text = state.text.append(rest.ids);
     text += state.text.finish(r);
     write(request, sample, text, rest, &r);
   }
@@ -305,7 +301,7 @@ class Stream {
     size_t tokens = 0;
     bool is_begun = false;
   };
-  void write(size_t request, uint32_t sample, std::string text, const CommittedTokens& part, const Response* over) {
+  void write(size_t request, uint32_t sample, std::string text, const OutputTokens& part, const Response* over) {
     const size_t index = request * asked_.samples + sample;
     const bool is_first = !std::exchange(choices_[index]->is_begun, true);
     const Choice choice{.index = index,
@@ -333,7 +329,7 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
       const Response& r = responses[i][sample];
       const Choice choice{.index = i * asked.samples + sample,
                           .text = response_text(asked.model->tokenizer.get(), text_rules(asked, i), r),
-                          .part = tokens_of(r),
+                          .part = r.output,
                           .prompt = &asked.requests[i].prompt_ids,
                           .over = &r};
       choices += cat(choices.empty() ? "" : ",", choice_text(asked, choice, front.version_label(r.version)));
@@ -350,7 +346,7 @@ void run(Front& front, const std::string& id, Result<Asked> asked, const std::sh
   if (asked->streams) {
     reply->begin("text/event-stream");
     const auto stream = std::make_shared<Stream>(front, std::move(*asked), reply);
-    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion) { stream->on_tokens(i, sample, part); };
+    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion) { stream->on_tokens(i, sample, part.output); };
     call.response = [stream](size_t i, uint32_t sample, const Response& r) { stream->on_response(i, sample, r); };
     call.done = [stream](const std::vector<std::vector<Response>>&) { stream->end(); };
   } else {

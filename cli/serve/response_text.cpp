@@ -31,7 +31,7 @@ StopCause stop_cause(const Response& response, const std::vector<std::string>& s
   const char* const end = response.matched.data() + response.matched.size();
   const auto parsed = std::from_chars(response.matched.data(), end, cause.token);
   if (parsed.ec == std::errc() && parsed.ptr == end) return cause;
-  return {.text = "", .token = response.output_ids.empty() ? -1 : response.output_ids.back()};
+  return {.text = "", .token = response.output.ids.empty() ? -1 : response.output.ids.back()};
 }
 
 std::vector<int32_t> end_of_prompt(const std::vector<int32_t>& ids) { return {ids.end() - std::min(kContextTokens, std::ssize(ids)), ids.end()}; }
@@ -88,7 +88,7 @@ std::string ResponseText::finish(const Response& response) {
 
 std::string response_text(const Tokenizer* tokenizer, const TextRules& rules, const Response& response) {
   ResponseText parts(tokenizer, rules);
-  std::string text = parts.append(response.output_ids);
+  std::string text = parts.append(response.output.ids);
   if (response.finish != FinishReason::kNone) text += parts.finish(response);
   return text;
 }

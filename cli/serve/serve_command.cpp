@@ -187,7 +187,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
   if (!left.empty()) {
     int64_t tokens = 0;
     for (const ServedWork& group : left)
-      for (const CommittedTokens& part : group.begun) tokens += std::ssize(part.tokens);
+      for (const CommittedTokens& part : group.begun) tokens += std::ssize(part.output.ids);
     log.info(rt::now_us(&system), "rollouts_resumed", {{"groups", left.size()}, {"tokens", tokens}});
   }
   native.resume(std::move(left), config.version);

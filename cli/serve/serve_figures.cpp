@@ -113,7 +113,7 @@ void ServeFigures::count_response(const Response& response, int64_t latency_us) 
     first_token_s_.add(static_cast<double>(std::max<int64_t>(0, latency_us - after_first_us)) / 1e6);
   if (response.finish != FinishReason::kStop && response.finish != FinishReason::kLength) return;
   latency_s_.add(static_cast<double>(latency_us) / 1e6);
-  output_tokens_.add(static_cast<double>(response.output_ids.size()));
+  output_tokens_.add(static_cast<double>(response.output.ids.size()));
 }
 
 void ServeFigures::take(const GatewayReport& report, int64_t now_us) {

@@ -171,9 +171,9 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
 }
 
 Out finish_of(const Response& r, const std::vector<std::string>& stop_texts) {
-  if (r.finish == FinishReason::kLength) return {{"type", "length"}, {"length", r.output_ids.size()}};
+  if (r.finish == FinishReason::kLength) return {{"type", "length"}, {"length", r.output.ids.size()}};
   if (r.finish == FinishReason::kAborted)
-    return {{"type", "abort"}, {"message", r.output_ids.empty() ? "Abort before prefill" : "Aborted"}};
+    return {{"type", "abort"}, {"message", r.output.ids.empty() ? "Abort before prefill" : "Aborted"}};
   if (r.finish != FinishReason::kStop) return nullptr;  // it goes on
   const StopCause cause = stop_cause(r, stop_texts);
   Out stop = {{"type", "stop"}};
@@ -198,7 +198,7 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"finish_reason", finish_of(r, to.text.stop)},
               {"prompt_tokens", to.prompt_tokens},
               {"weight_version", version},
-              {"completion_tokens", r.output_ids.size()},
+              {"completion_tokens", r.output.ids.size()},
               {"cached_tokens", r.cached_tokens},  // 0 until it is over
               {"seed", r.seed}};
   if (r.finish != FinishReason::kNone) {
@@ -208,20 +208,20 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
   const std::string text = told ? std::string() : response_text(to.model->tokenizer.get(), to.text, r);  // half a character is no text
   const size_t first = told.value_or(0);
   std::string out = cat("{\"text\":", json_string(text), ",\"output_ids\":");
-  append_ids(out, std::vector<int32_t>(r.output_ids.begin() + static_cast<ptrdiff_t>(first), r.output_ids.end()));
+  append_ids(out, std::vector<int32_t>(r.output.ids.begin() + static_cast<ptrdiff_t>(first), r.output.ids.end()));
   std::string meta_text = json_text(meta);
   meta_text.pop_back();
   out += cat(",\"meta_info\":", meta_text);
   if (to.wants_logprobs) {
     out += ",\"output_token_logprobs\":[";
-    for (size_t i = first; i < r.output_ids.size(); ++i) {
+    for (size_t i = first; i < r.output.ids.size(); ++i) {
       out += i > first ? ",[" : "[";
-      append_float(out, r.logprobs[i]);
-      out += cat(",", r.output_ids[i], ",null]");
+      append_float(out, r.output.logprobs[i]);
+      out += cat(",", r.output.ids[i], ",null]");
     }
     out += "]";
   }
-  if (to.wants_kept) out += kept_text(r.kept_ids, first);
+  if (to.wants_kept) out += kept_text(r.output.kept_ids, first);
   return out + "}}";
 }
 
@@ -236,15 +236,13 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
     if (parsed->is_incremental) *told = 0;
     const auto send = [&front, to = std::move(parsed->to[0]), reply, told](const Response& r) {
       reply->write(cat("data: ", answer_text(to, r, front.version_label(r.version), *told), "\n\n"));
-      if (*told) *told = r.output_ids.size();
+      if (*told) *told = r.output.ids.size();
     };
     const auto due = std::make_shared<size_t>(0);  // an event that repeats all tokens is sent from this many on
     call.tokens = [so_far, send, told, due, reply](size_t, uint32_t, const CommittedTokens& part, WeightVersion version) {
       so_far->version = version;
-      so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
-      so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-      so_far->kept_ids.append(part.kept_ids);
-      const size_t tokens = so_far->output_ids.size();
+      so_far->output.append(part.output);
+      const size_t tokens = so_far->output.size();
       if (!*told && (tokens < *due || !reply->has_room())) return;  // the next event has these tokens too
       send(*so_far);
       *due = tokens + tokens / kRepeatedShare;

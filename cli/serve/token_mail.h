@@ -31,7 +31,7 @@ class TokenMail {
     std::vector<Letter>& letters = bags_.back();
     const auto [last, is_new] = last_.try_emplace({letter.ticket, letter.sample}, letters.size());
     if (!is_new && goes_on(letters[last->second], letter)) {
-      append(letter.part, letters[last->second].part);
+      letters[last->second].part.output.append(letter.part.output);
       return begins;
     }
     last->second = letters.size();
@@ -53,12 +53,7 @@ class TokenMail {
 
  private:
   static bool goes_on(const Letter& before, const Letter& next) {
-    return next.version == before.version && next.part.first_index == before.part.first_index + std::ssize(before.part.tokens);
-  }
-  static void append(const CommittedTokens& part, CommittedTokens& to) {
-    to.tokens.insert(to.tokens.end(), part.tokens.begin(), part.tokens.end());
-    to.logprobs.insert(to.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-    to.kept_ids.append(part.kept_ids);
+    return next.version == before.version && next.part.first_index == before.part.first_index + std::ssize(before.part.output.ids);
   }
 
   std::mutex mutex_;  // guards all

@@ -75,7 +75,7 @@ TEST_CASE("gateway: a request that streams gets its tokens in order, all of them
   for (const auto& group : groups) CHECK(group.spec.is_live == (group.spec.samples == 1));
   b.finish();
   CHECK(b.streamed.size() == 1);
-  CHECK(b.streamed.at({ticket, 0}) == b.responses.at(ticket).at(0).output_ids);
+  CHECK(b.streamed.at({ticket, 0}) == b.responses.at(ticket).at(0).output.ids);
 }
 
 TEST_CASE("gateway: an abort answers running and waiting requests whose name begins so, with the tokens they have") {
@@ -119,10 +119,9 @@ TEST_CASE("gateway: responses that were begun go on with their tokens, unless th
     GatewayRequest request;
     request.tokens_to = TokensTo::kJournal;
     for (uint32_t sample = 0; sample < 3; ++sample) {  // with half of its tokens, with all, with none
-      SimCluster::Answer right = b.cluster.answer({GroupId{0}, sample});
-      right.output_ids.resize(sample == 0 ? right.output_ids.size() / 2 : sample == 1 ? right.output_ids.size() : 0);
-      right.logprobs.resize(right.output_ids.size());
-      request.begun.push_back({right.output_ids, right.logprobs, {}, version});
+      OutputTokens right = b.cluster.answer({GroupId{0}, sample});
+      right.cut(sample == 0 ? right.size() / 2 : sample == 1 ? right.size() : 0);
+      request.begun.push_back({right, version});
     }
     const Ticket ticket = b.ask(0, 0, 3, request);
     b.finish();
@@ -131,7 +130,7 @@ TEST_CASE("gateway: responses that were begun go on with their tokens, unless th
     CHECK(b.told_version == WeightVersion{1});
     for (uint32_t sample = 0; sample < 3; ++sample) {
       const bool goes_on = version == WeightVersion{1} && sample < 2;
-      CHECK(b.first_told.at({ticket, sample}) == (goes_on ? std::ssize(request.begun[sample].tokens) - 1 : 0));
+      CHECK(b.first_told.at({ticket, sample}) == (goes_on ? std::ssize(request.begun[sample].output.ids) - 1 : 0));
     }
   }
 }
@@ -150,7 +149,7 @@ TEST_CASE("gateway: tokens for a journal are told anew when their request starts
     b.finish();
     CHECK((b.restarts > 0) == (to == TokensTo::kJournal));
     CHECK((b.count(FinishReason::kAborted) > 0) == (to == TokensTo::kClient));
-    for (const auto& [sample, response] : b.responses.at(ticket)) CHECK(b.streamed.at({ticket, sample}) == response.output_ids);
+    for (const auto& [sample, response] : b.responses.at(ticket)) CHECK(b.streamed.at({ticket, sample}) == response.output.ids);
     b.check_exact(to == TokensTo::kJournal);
   }
 }
@@ -432,8 +431,8 @@ TEST_CASE("gateway: its loads count each response once, by how it ended") {
   int64_t tokens = 0;
   for (const auto& [ticket, by_sample] : b.responses)
     for (const auto& [sample, r] : by_sample) {
-      tokens += std::ssize(r.output_ids);
-      CHECK((r.first_token_us > 0) == !r.output_ids.empty());
+      tokens += std::ssize(r.output.ids);
+      CHECK((r.first_token_us > 0) == !r.output.ids.empty());
       CHECK(r.first_token_us <= r.queue_us + r.run_us);
     }
   CHECK(now.output_tokens == tokens);

@@ -53,7 +53,7 @@ struct GatewayBench {
                                      const auto [known, is_first] = first_told.try_emplace({ticket, sample}, part.first_index);
                                      CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
                                      told_version = version;
-                                     so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
+                                     so_far.insert(so_far.end(), part.output.ids.begin(), part.output.ids.end());
                                    },
                                .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
@@ -107,12 +107,12 @@ struct GatewayBench {
     for (const auto& [ticket, by_sample] : responses)
       for (const auto& [sample, response] : by_sample) {
         CAPTURE(ticket);
-        const SimCluster::Answer right = cluster.answer({GroupId{asked.at(ticket).group}, asked.at(ticket).first + sample});
-        REQUIRE(response.output_ids.size() <= right.output_ids.size());
-        CHECK(std::equal(response.output_ids.begin(), response.output_ids.end(), right.output_ids.begin()));
+        const OutputTokens right = cluster.answer({GroupId{asked.at(ticket).group}, asked.at(ticket).first + sample});
+        REQUIRE(response.output.ids.size() <= right.ids.size());
+        CHECK(std::equal(response.output.ids.begin(), response.output.ids.end(), right.ids.begin()));
         if (response.version == WeightVersion{1})  // the simulated engine's log-probabilities depend on its weights
-          CHECK(std::equal(response.logprobs.begin(), response.logprobs.end(), right.logprobs.begin()));
-        if (are_all_whole) CHECK(response.output_ids.size() == right.output_ids.size());
+          CHECK(std::equal(response.output.logprobs.begin(), response.output.logprobs.end(), right.logprobs.begin()));
+        if (are_all_whole) CHECK(response.output.ids.size() == right.ids.size());
       }
   }
   size_t count(FinishReason finish) const {

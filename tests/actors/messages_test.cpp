@@ -116,16 +116,16 @@ TEST_CASE("messages: tokens that are more than a block survive the wire, and a c
     REQUIRE_FALSE(static_cast<bool>(out(sent)));
     return bytes;
   };
-  RolloutCommits sent{.parts = {{.tokens = std::vector<int32_t>(100'000), .logprobs = std::vector<float>(40'000)}}}, received;
-  std::vector<int32_t>& tokens = sent.parts[0].tokens;
+  RolloutCommits sent{.parts = {{.output = {std::vector<int32_t>(100'000), std::vector<float>(40'000)}}}}, received;
+  std::vector<int32_t>& tokens = sent.parts[0].output.ids;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 977);
-  for (size_t i = 0; i < sent.parts[0].logprobs.size(); ++i) sent.parts[0].logprobs[i] = -0.001f * static_cast<float>(i);
+  for (size_t i = 0; i < sent.parts[0].output.logprobs.size(); ++i) sent.parts[0].output.logprobs[i] = -0.001f * static_cast<float>(i);
   const std::vector<char> whole = bytes_of(sent);
   CHECK(whole.size() < 560'100);  // four bytes each
   caf::binary_deserializer in(world.system, whole);
   REQUIRE_FALSE(static_cast<bool>(in(received)));
-  CHECK(received.parts.at(0).tokens == tokens);
-  CHECK(received.parts.at(0).logprobs == sent.parts[0].logprobs);
+  CHECK(received.parts.at(0).output.ids == tokens);
+  CHECK(received.parts.at(0).output.logprobs == sent.parts[0].output.logprobs);
 
   tokens = {0x7a7a7a7a};
   std::vector<char> lie = bytes_of(sent);

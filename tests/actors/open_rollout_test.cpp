@@ -56,11 +56,11 @@ struct OpenRollout {
     for (const Response& r : seen.responses) {
       CAPTURE(r.request);
       CHECK(answered.insert(r.request).second);
-      const SimCluster::Answer right = cluster.answer(groups[r.request.group.index], r.request.sample);
-      REQUIRE(r.output_ids.size() <= right.output_ids.size());
-      CHECK(std::equal(r.output_ids.begin(), r.output_ids.end(), right.output_ids.begin()));
-      if (cluster.options.has_kv) CHECK(std::equal(r.logprobs.begin(), r.logprobs.end(), right.logprobs.begin()));
-      if (r.finish != FinishReason::kAborted) CHECK(r.output_ids.size() == right.output_ids.size());
+      const OutputTokens right = cluster.answer(groups[r.request.group.index], r.request.sample);
+      REQUIRE(r.output.ids.size() <= right.ids.size());
+      CHECK(std::equal(r.output.ids.begin(), r.output.ids.end(), right.ids.begin()));
+      if (cluster.options.has_kv) CHECK(std::equal(r.output.logprobs.begin(), r.output.logprobs.end(), right.logprobs.begin()));
+      if (r.finish != FinishReason::kAborted) CHECK(r.output.ids.size() == right.ids.size());
     }
     CHECK(answered.size() == expected);
   }
@@ -269,12 +269,9 @@ TEST_CASE("open rollout: requests that another process began go on with the toke
     OpenRollout o(options_for(policy));
     AddGroups add{{o.groups[0], o.groups[1]}};
     for (uint32_t sample = 0; sample < 3; ++sample) {  // some of its tokens; all but the response; the response too
-      const SimCluster::Answer right = o.cluster.answer(o.groups[1], sample);
-      const size_t had = sample == 0 ? right.output_ids.size() / 2 : right.output_ids.size();
-      add.resumed.push_back({RequestId{GroupId{1}, sample},
-                             {right.output_ids.begin(), right.output_ids.begin() + static_cast<ptrdiff_t>(had)},
-                             {right.logprobs.begin(), right.logprobs.begin() + static_cast<ptrdiff_t>(had)},
-                             sample == 2});
+      OutputTokens had = o.cluster.answer(o.groups[1], sample);
+      if (sample == 0) had.cut(had.size() / 2);
+      add.resumed.push_back({RequestId{GroupId{1}, sample}, had, sample == 2});
     }
     o.attach();
     CHECK(o.ask<GroupsAdded>(add).error.empty());

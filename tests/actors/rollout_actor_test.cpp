@@ -321,7 +321,7 @@ TEST_CASE("rollout: the figures of the summary add up") {
     const RolloutSummary& s = cluster.seen.summaries[0];
     int64_t tokens = 0, chunks = 0, migrations = 0, preemptions = 0, by_instances = 0, prefilled = 0;
     for (const Response& r : cluster.seen.responses) {
-      tokens += std::ssize(r.output_ids);
+      tokens += std::ssize(r.output.ids);
       chunks += r.chunks, migrations += r.migrations, preemptions += r.preemptions;
     }
     for (const InstanceReport& i : s.instances) by_instances += i.output_tokens, prefilled += i.prefill_tokens;
@@ -426,11 +426,11 @@ TEST_CASE("rollout: a request whose logits are not finite fails alone, at the sa
         CHECK(cluster.seen.responses.size() == cluster.requests);
         int64_t failed = 0;
         for (const Response& r : cluster.seen.responses) {
-          const SimCluster::Answer whole = cluster.answer(r.request);
+          const OutputTokens whole = cluster.answer(r.request);
           const int64_t at = fails_at_token(cluster, r.seed);
-          const auto tokens = static_cast<ptrdiff_t>(std::min<int64_t>(at, std::ssize(whole.output_ids)));
-          CHECK(r.output_ids == std::vector(whole.output_ids.begin(), whole.output_ids.begin() + tokens));
-          CHECK(r.logprobs == std::vector(whole.logprobs.begin(), whole.logprobs.begin() + tokens));
+          const auto tokens = static_cast<ptrdiff_t>(std::min<int64_t>(at, std::ssize(whole.ids)));
+          CHECK(r.output.ids == std::vector(whole.ids.begin(), whole.ids.begin() + tokens));
+          CHECK(r.output.logprobs == std::vector(whole.logprobs.begin(), whole.logprobs.begin() + tokens));
           CHECK((r.finish == FinishReason::kError) == (at != kNever));
           CHECK(r.error == (at == kNever ? "" : cat("the logits of output token ", at, " are not finite")));
           failed += at != kNever;

@@ -78,7 +78,7 @@ struct Stage {
   }
   void send_progress(ChunkId chunk, int64_t first_index, std::vector<int32_t> tokens) {
     std::vector<float> logprobs(tokens.size(), -1.0f);
-    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, first_index, std::move(tokens), std::move(logprobs)}}, 0});
+    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, first_index, {std::move(tokens), std::move(logprobs)}}}, 0});
     run_for(1000);
   }
   void done(ChunkId chunk, ChunkEnd end) {
@@ -90,7 +90,7 @@ struct Stage {
                                                                        : FinishReason::kNone,
                                            {},
                                            {}},
-                                .last = {chunk, output_tokens(chunk), {}, {}}});
+                                .last = {chunk, output_tokens(chunk)}});
     run_for(1000);
   }
   /// Tokens of the response, up to those of the chunk.
@@ -135,7 +135,7 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
   s.done(second.chunk, ChunkEnd::kFinished);
   s.run_for(1'000'000);
   REQUIRE(s.responses().size() == 1);
-  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+  CHECK(s.responses()[0].output.ids == std::vector<int32_t>{11, 12, 13});
   CHECK(s.responses()[0].chunks == 2);
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].complete);
@@ -231,7 +231,7 @@ TEST_CASE("rollout: a report that comes twice counts once") {
   s.progress(chunk, {13});
   s.done(chunk, ChunkEnd::kFinished);
   REQUIRE(s.responses().size() == 1);
-  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+  CHECK(s.responses()[0].output.ids == std::vector<int32_t>{11, 12, 13});
 }
 
 TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so; one that comes back in time goes on") {
@@ -298,7 +298,7 @@ TEST_CASE("rollout: the length of a failed request is not learned") {
   s.run_for(1'000'000);
   REQUIRE(s.responses().size() == 3);
   CHECK(s.responses()[0].finish == FinishReason::kError);
-  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12});
+  CHECK(s.responses()[0].output.ids == std::vector<int32_t>{11, 12});
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].complete);
   CHECK(s.summaries()[0].finished == 3);
@@ -433,7 +433,7 @@ TEST_CASE("rollout: lengths that are cut get the room of the largest instance, b
       CAPTURE(largest);
       CAPTURE(begun);
       std::vector<ResumedRequest> resumed;
-      if (begun > 0) resumed.push_back({.request = {GroupId{0}, 0}, .tokens = std::vector<int32_t>(static_cast<size_t>(begun), 11)});
+      if (begun > 0) resumed.push_back({.request = {GroupId{0}, 0}, .output = {std::vector<int32_t>(static_cast<size_t>(begun), 11)}});
       Stage s(1, 2, {}, resumed, false, 1, [](RolloutConfig& config) { config.cuts_lengths = true; });
       s.add_instance(0, {}, 3);
       s.add_instance(1, {}, largest);
@@ -494,7 +494,7 @@ TEST_CASE("rollout: only chunks that failed count towards fruitless_max, not tho
   rt::look<RolloutActor>(s.rollout).config.fruitless_max = 2;
   const auto end_next = [&](ChunkEnd end) {
     const ChunkId chunk = s.seen[0].chunks.back().chunk;
-    rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = end, .server_error = "no room", .last = {chunk, 0, {}, {}}});
+    rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = end, .server_error = "no room", .last = {chunk}});
     s.run_for(1000);
   };
   for (const ChunkEnd end : {ChunkEnd::kServerFailed, ChunkEnd::kNotBegun, ChunkEnd::kPreempted, ChunkEnd::kYielded, ChunkEnd::kNotBegun}) end_next(end);
@@ -512,7 +512,7 @@ TEST_CASE("rollout: an instance that changes its weights gets nothing more until
   const InstanceHandle instance = s.add_instance(0);
   REQUIRE(s.seen[0].chunks.size() == 1);
   const ChunkId first = s.seen[0].chunks[0].chunk;
-  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first}, .version = WeightVersion{2}});
   s.run_for(1'000'000);
   CHECK(s.seen[0].chunks.size() == 1);
   SUBCASE("it could not change") {
@@ -539,7 +539,7 @@ TEST_CASE("rollout: an instance that was announced again after a chunk began is 
   const ChunkId first = s.seen[0].chunks.at(0).chunk;
   rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 100, 4, 8, instance});  // its update failed; this overtook the answer
   s.run_for(1000);
-  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kNotBegun, .last = {first}, .version = WeightVersion{2}});
   s.run_for(1000);
   CHECK(s.seen[0].chunks.size() == 2);
 }
@@ -613,8 +613,8 @@ TEST_CASE("rollout: tokens added to the log are sent once, before their response
       for (const CommittedTokens& part : commits->parts) {
         CHECK(part.request == RequestId{GroupId{0}, 0});
         CHECK(part.first_index == std::ssize(told));
-        CHECK(part.logprobs.size() == part.tokens.size());
-        told.insert(told.end(), part.tokens.begin(), part.tokens.end());
+        CHECK(part.output.logprobs.size() == part.output.size());
+        told.insert(told.end(), part.output.ids.begin(), part.output.ids.end());
       }
     if (std::holds_alternative<Response>(message)) CHECK(told == std::vector<int32_t>{11, 12, 13});
   }
@@ -623,7 +623,7 @@ TEST_CASE("rollout: tokens added to the log are sent once, before their response
 
 TEST_CASE("rollout: when resumed it leaves out answered requests, and continues the others from their tokens") {
   const RequestId answered{GroupId{0}, 0}, begun{GroupId{0}, 1};
-  Stage s(3, 1, {}, {{answered, {21, 22}, {}, true}, {begun, {31, 32}, {-0.5f, -0.25f}}});
+  Stage s(3, 1, {}, {{answered, {{21, 22}}, true}, {begun, {{31, 32}, {-0.5f, -0.25f}}}});
   s.add_instance(0);
   REQUIRE(s.seen[0].chunks.size() == 2);
   for (const RunChunk& chunk : s.seen[0].chunks) {
@@ -642,8 +642,8 @@ TEST_CASE("rollout: when resumed it leaves out answered requests, and continues 
   REQUIRE(s.responses().size() == 2);
   for (const Response& r : s.responses()) {
     if (r.request != begun) continue;
-    CHECK(r.output_ids == std::vector<int32_t>{31, 40});
-    CHECK(r.logprobs == std::vector<float>{-0.5f, -1.0f});
+    CHECK(r.output.ids == std::vector<int32_t>{31, 40});
+    CHECK(r.output.logprobs == std::vector<float>{-0.5f, -1.0f});
   }
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].complete);
@@ -651,7 +651,7 @@ TEST_CASE("rollout: when resumed it leaves out answered requests, and continues 
 }
 
 TEST_CASE("rollout: when resumed with all requests answered it is over at once") {
-  Stage s(1, 1, {}, {{{GroupId{0}, 0}, {21}, {}, true}});
+  Stage s(1, 1, {}, {{{GroupId{0}, 0}, {{21}}, true}});
   s.add_instance(0);
   s.run_for(1'000'000);
   CHECK(s.seen[0].chunks.empty());
@@ -662,7 +662,7 @@ TEST_CASE("rollout: when resumed with all requests answered it is over at once")
 
 TEST_CASE("rollout: a request answered before is not answered again, even if its group fits on no instance now") {
   const RequestId answered{GroupId{0}, 0};
-  Stage s(2, 1, {}, {{answered, {21, 22}, {}, true}});
+  Stage s(2, 1, {}, {{answered, {{21, 22}}, true}});
   const auto small = s.world.spawn<FakeInstance>(&s.seen[0]);
   rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 2, 4, 8, small});  // 8 tokens; the group needs 23
   s.run_for(1'000'000);

@@ -31,7 +31,7 @@ std::unique_ptr<PastResponses> open(const std::string& dir, const std::vector<Gr
 void keep(PastResponses& history, uint32_t group, std::vector<int32_t> tokens, FinishReason finish = FinishReason::kStop) {
   Response response;
   response.request = {GroupId{group}, 0};
-  response.output_ids = std::move(tokens);
+  response.output.ids = std::move(tokens);
   response.finish = finish;
   history.keep(response);
 }

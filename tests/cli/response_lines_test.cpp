@@ -13,8 +13,8 @@ TEST_CASE("response lines: a response with what its prompt line brought; text on
   Response r;
   r.request = {.group = GroupId{7}, .sample = 3};
   r.seed = 11;
-  r.output_ids = tokenizer->encode("3").value();
-  r.logprobs.assign(r.output_ids.size(), -0.5f);
+  r.output.ids = tokenizer->encode("3").value();
+  r.output.logprobs.assign(r.output.ids.size(), -0.5f);
   r.finish = FinishReason::kStop;
   r.version = WeightVersion{4};
   r.chunks = 3;
@@ -29,8 +29,8 @@ TEST_CASE("response lines: a response with what its prompt line brought; text on
   CHECK(line["answer"] == 3);
   CHECK(line["seed"] == 11);
   CHECK(line["prompt_ids"] == prompt_ids);
-  CHECK(line["output_ids"] == r.output_ids);
-  CHECK(line["logprobs"] == std::vector<double>(r.output_ids.size(), -0.5));
+  CHECK(line["output_ids"] == r.output.ids);
+  CHECK(line["logprobs"] == std::vector<double>(r.output.ids.size(), -0.5));
   CHECK(line["text"] == "3");
   CHECK(line["finish_reason"] == "stop");
   CHECK(line["weight_version"] == 4);

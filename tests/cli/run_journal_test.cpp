@@ -40,10 +40,10 @@ TEST_CASE("run journal: a rollout continues begun requests from their tokens, wi
   {
     RunJournal journal = opened(options);
     CHECK(journal.is_on());
-    CHECK(journal.commit({{{id(0, 4), 0, {1, 2}, {-1, -2}}, {id(1, 4), 0, {9}, {-9}}}}).ok());
-    CHECK(journal.finish({.request = id(1, 4), .output_ids = {9, 8}, .finish = FinishReason::kStop}).ok());
-    CHECK(journal.finish({.request = id(2, 4), .output_ids = {7}, .finish = FinishReason::kAborted}).ok());
-    CHECK(journal.finish({.request = id(3, 4), .output_ids = {7}, .finish = FinishReason::kError}).ok());  // it is tried again
+    CHECK(journal.commit({{{id(0, 4), 0, {{1, 2}, {-1, -2}}}, {id(1, 4), 0, {{9}, {-9}}}}}).ok());
+    CHECK(journal.finish({.request = id(1, 4), .output = {{9, 8}}, .finish = FinishReason::kStop}).ok());
+    CHECK(journal.finish({.request = id(2, 4), .output = {{7}}, .finish = FinishReason::kAborted}).ok());
+    CHECK(journal.finish({.request = id(3, 4), .output = {{7}}, .finish = FinishReason::kError}).ok());  // it is tried again
     CHECK(journal.sync_when_due(5'000'000).ok());
   }
   RunJournal journal = opened(options);
@@ -54,13 +54,13 @@ TEST_CASE("run journal: a rollout continues begun requests from their tokens, wi
   REQUIRE(resumed.size() == 3);
   CHECK(resumed[0].request == id(1, 6));
   CHECK(resumed[0].is_over);
-  CHECK(resumed[0].tokens == std::vector{9, 8});
+  CHECK(resumed[0].output.ids == std::vector{9, 8});
   CHECK(resumed[1].request == id(2, 6));
   CHECK(resumed[1].is_over);
-  CHECK(resumed[1].tokens.empty());  // how long it would have become is not known
+  CHECK(resumed[1].output.ids.empty());  // how long it would have become is not known
   CHECK(resumed[2].request == id(0, 6));
   CHECK_FALSE(resumed[2].is_over);
-  CHECK(resumed[2].tokens == std::vector{1, 2});
-  CHECK(resumed[2].logprobs == std::vector{-1.f, -2.f});
+  CHECK(resumed[2].output.ids == std::vector{1, 2});
+  CHECK(resumed[2].output.logprobs == std::vector{-1.f, -2.f});
   CHECK(journal.clear().ok());
 }

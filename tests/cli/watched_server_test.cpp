@@ -39,19 +39,19 @@ TEST_CASE("watched server: everything passes through it, and its log learns from
   CHECK(watched->name() == "http://s:1");
   std::vector<int32_t> tokens;
   watched->run({.rid = "r.", .tokens = {1, 2, 3}, .prompt_tokens = 3, .max_new_tokens = 200, .sampling = {}, .seed = 1},
-               [&](const ServedPart& part) { tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end()); });
+               [&](const ServedPart& part) { tokens.insert(tokens.end(), part.output.ids.begin(), part.output.ids.end()); });
   CHECK(server->asked.rid == "r.");
   CHECK(server->asked.tokens.size() == 3);
-  server->part({.tokens = {4}});
+  server->part({.output = {{4}}});
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  server->part({.tokens = std::vector<int32_t>(64, 5)});
+  server->part({.output = {std::vector<int32_t>(64, 5)}});
   CHECK(tokens.size() == 65);
   const auto points = log->learned().points();
   REQUIRE(points.size() == 1);
   CHECK(points[0].shape.rows == 1);
   CHECK(points[0].measured_us >= 2000.0 / 64);
-  server->part({.tokens = {6}, .end = ServedEnd::kStop});
-  server->part({.tokens = std::vector<int32_t>(1000, 7)});  // late: not learned from
+  server->part({.output = {{6}}, .end = ServedEnd::kStop});
+  server->part({.output = {std::vector<int32_t>(1000, 7)}});  // late: not learned from
   CHECK(log->learned().points()[0].measured_us >= 2000.0 / 66);
   watched->end("r.");
   CHECK(server->ended == "r.");

@@ -115,8 +115,8 @@ HttpRequest request_of(std::string_view text) {
 
 Response response_of(int32_t first) {
   Response response;
-  response.output_ids = {first, first + 1, 1};
-  response.logprobs = {-0.5f, -1.0f, -0.25f};
+  response.output.ids = {first, first + 1, 1};
+  response.output.logprobs = {-0.5f, -1.0f, -0.25f};
   response.finish = FinishReason::kStop;
   response.version = WeightVersion{3};
   return response;

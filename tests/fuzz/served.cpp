@@ -36,11 +36,11 @@ void read_answer(ServerKind kind, std::string_view bytes, bool is_stream, int st
   ServedAnswer answer(ask, *dialect, [&](const ServedPart& part) {
     if (ends > 0) found("a part came after the end");
     ends += part.end != ServedEnd::kNone;
-    tokens += part.tokens.size();
+    tokens += part.output.ids.size();
     if (tokens > static_cast<size_t>(ask.max_new_tokens)) found("more tokens came than were asked for");
-    if (!part.logprobs.empty() && part.logprobs.size() != part.tokens.size()) found("tokens and log-probabilities differ in number");
-    if (std::ranges::any_of(part.logprobs, [](float logprob) { return !(logprob <= 0); })) found("a log-probability is not at most 0");
-    if (std::ranges::any_of(part.tokens, [](int32_t token) { return token < 0; })) found("a token id is negative");
+    if (!part.output.logprobs.empty() && part.output.logprobs.size() != part.output.ids.size()) found("tokens and log-probabilities differ in number");
+    if (std::ranges::any_of(part.output.logprobs, [](float logprob) { return !(logprob <= 0); })) found("a log-probability is not at most 0");
+    if (std::ranges::any_of(part.output.ids, [](int32_t token) { return token < 0; })) found("a token id is negative");
   });
   answer.head(status, is_stream ? "text/event-stream" : "application/json");
   answer.body(bytes.substr(0, cut));

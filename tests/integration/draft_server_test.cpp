@@ -24,8 +24,8 @@ using Bits = std::pair<std::vector<int32_t>, std::vector<uint32_t>>;  // tokens,
 using Answers = std::map<RequestId, Bits>;
 
 Bits bits_of(const Response& r) {
-  Bits bits{r.output_ids, {}};
-  for (const float p : r.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
+  Bits bits{r.output.ids, {}};
+  for (const float p : r.output.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
   return bits;
 }
 

@@ -105,8 +105,8 @@ Run run(const RolloutOptions& options, const RolloutWork& work) {
   std::atomic<bool> stop{false};
   const RolloutHooks hooks{.response =
                                [&](const Response& r) {
-                                 Answer answer{r.output_ids, {}, r.finish};
-                                 for (const float p : r.logprobs) answer.logprob_bits.push_back(std::bit_cast<uint32_t>(p));
+                                 Answer answer{r.output.ids, {}, r.finish};
+                                 for (const float p : r.output.logprobs) answer.logprob_bits.push_back(std::bit_cast<uint32_t>(p));
                                  const std::pair key{r.request.group.index, r.request.sample};
                                  twice += !run.answers.emplace(key, std::move(answer)).second;
                                  return Status{};

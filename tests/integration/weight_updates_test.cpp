@@ -93,8 +93,8 @@ class RunningFleet {
   void receive() {
     const RolloutListener listener{.response =
                                        [&](const Response& r) {
-                                         Bits bits{r.output_ids, {}};
-                                         for (const float p : r.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
+                                         Bits bits{r.output.ids, {}};
+                                         for (const float p : r.output.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
                                          const bool once = answers[r.request.group.rollout]
                                                                .emplace(std::pair{r.request.group.index, r.request.sample}, bits)
                                                                .second;

@@ -74,10 +74,10 @@ struct ServedRollout {
       const uint64_t seed = groups[r.request.group.index].seeds[r.request.sample];
       CHECK(r.finish == FinishReason::kStop);
       CHECK(r.matched == std::to_string(ByteOracle::kEos));
-      REQUIRE(std::ssize(r.output_ids) == ByteOracle::length(seed));
-      for (int64_t i = 0; i < std::ssize(r.output_ids); ++i) {
+      REQUIRE(std::ssize(r.output.ids) == ByteOracle::length(seed));
+      for (int64_t i = 0; i < std::ssize(r.output.ids); ++i) {
         const auto at = static_cast<size_t>(i);
-        if (r.output_ids[at] != ByteOracle::token(seed, i) || r.logprobs[at] != ByteOracle::logprob(seed, i)) FAIL("token ", i, " of ", r.request, " is wrong");
+        if (r.output.ids[at] != ByteOracle::token(seed, i) || r.output.logprobs[at] != ByteOracle::logprob(seed, i)) FAIL("token ", i, " of ", r.request, " is wrong");
       }
     }
     CHECK(answered.size() == 18);
@@ -197,7 +197,7 @@ TEST_CASE("served servers: a response goes on where its request to the server ha
   rollout.run();
   rollout.check_answered_once();
   int64_t asks = 0;
-  for (const Response& r : rollout.seen.responses) asks += (std::ssize(r.output_ids) + 23) / 24;
+  for (const Response& r : rollout.seen.responses) asks += (std::ssize(r.output.ids) + 23) / 24;
   CHECK(rollout.requests() == asks);
   CHECK(rollout.seen.summaries[0].preemptions == 0);
 }
@@ -313,11 +313,11 @@ TEST_CASE("served servers: a prompt that a server's context cannot hold fails, a
         CHECK(r.error.find(" takes 6 tokens, prompt and output together, and the prompt has ") != std::string::npos);
         continue;
       }
-      CHECK(r.finish == (std::ssize(r.output_ids) == length ? FinishReason::kStop : FinishReason::kLength));
-      CHECK(std::ssize(r.output_ids) >= std::min(room, length));
+      CHECK(r.finish == (std::ssize(r.output.ids) == length ? FinishReason::kStop : FinishReason::kLength));
+      CHECK(std::ssize(r.output.ids) >= std::min(room, length));
       cut += r.finish == FinishReason::kLength;
-      beyond += r.finish == FinishReason::kLength && std::ssize(r.output_ids) > room;
-      for (int64_t i = 0; i < std::ssize(r.output_ids); ++i) CHECK(r.output_ids[static_cast<size_t>(i)] == ByteOracle::token(seed, i));
+      beyond += r.finish == FinishReason::kLength && std::ssize(r.output.ids) > room;
+      for (int64_t i = 0; i < std::ssize(r.output.ids); ++i) CHECK(r.output.ids[static_cast<size_t>(i)] == ByteOracle::token(seed, i));
     }
     CHECK(cut > 0);
     CHECK((beyond > 0) == (small == 20));

@@ -26,8 +26,7 @@ ServedPart read_all(ServerKind kind, const std::string& bytes, size_t piece, int
   int ends = 0;
   ServedAnswer answer(chunk, *dialect, [&](ServedPart part) {
     REQUIRE(ends == 0);
-    all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+    all.output.append(part.output);
     ends += part.end != ServedEnd::kNone;
     all.end = part.end;
     all.matched = part.matched;
@@ -48,8 +47,8 @@ ServedPart read(ServerKind kind, const std::string& bytes, int status = 200, con
   const ServedPart whole = read_all(kind, bytes, bytes.size() + 1, status, type);
   for (size_t piece = 1; piece < 40; ++piece) {
     const ServedPart cut = read_all(kind, bytes, piece, status, type);
-    CHECK(cut.tokens == whole.tokens);
-    CHECK(cut.logprobs == whole.logprobs);
+    CHECK(cut.output.ids == whole.output.ids);
+    CHECK(cut.output.logprobs == whole.output.logprobs);
     CHECK(cut.end == whole.end);
     CHECK(cut.why == whole.why);
   }
@@ -99,8 +98,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 TEST_CASE("served dialects: a stream of SGLang, whose events repeat all tokens, gives each token once") {
   const ServedPart all = read(ServerKind::kSglang, kSglangStream);
-  CHECK(all.tokens == std::vector<int32_t>{31, 32, 33, 2});
-  CHECK(all.logprobs == std::vector<float>{-0.25f, -1.5f, 0, -0.125f});
+  CHECK(all.output.ids == std::vector<int32_t>{31, 32, 33, 2});
+  CHECK(all.output.logprobs == std::vector<float>{-0.25f, -1.5f, 0, -0.125f});
   CHECK(all.end == ServedEnd::kStop);
   CHECK(all.matched == "2");
   CHECK(all.weights == "default");
@@ -117,8 +116,8 @@ data: [DONE]
 
 )";
   const ServedPart all = read(ServerKind::kSglang, stream);
-  CHECK(all.tokens == std::vector<int32_t>{31, 32, 33});
-  CHECK(all.logprobs == std::vector<float>{-0.25f, -1.5f, -0.5f});
+  CHECK(all.output.ids == std::vector<int32_t>{31, 32, 33});
+  CHECK(all.output.logprobs == std::vector<float>{-0.25f, -1.5f, -0.5f});
   CHECK(all.end == ServedEnd::kLength);
   CHECK(all.weights == "7");
 }
@@ -127,7 +126,7 @@ TEST_CASE("served dialects: an SGLang server that does not stream, or gives ids 
   const std::string whole =
       R"({"text": " a", "meta_info": {"id": "x", "finish_reason": {"type": "length", "length": 1}, "prompt_tokens": 4, "output_token_logprobs": [[-0.25, 31, " a"]], "completion_tokens": 1, "cached_tokens": 0}})";
   const ServedPart all = read(ServerKind::kSglang, whole, 200, "application/json");
-  CHECK(all.tokens == std::vector<int32_t>{31});
+  CHECK(all.output.ids == std::vector<int32_t>{31});
   CHECK(all.end == ServedEnd::kLength);
 }
 
@@ -144,19 +143,19 @@ TEST_CASE("served dialects: aborts and errors of SGLang keep the tokens before t
   CHECK(read(ServerKind::kSglang, error).end == ServedEnd::kStop);  // it was over before
   const std::string broken = kSglangStream.substr(0, kSglangStream.find(R"(data: {"text": " a b.")")) + "data: {\"error\": {\"message\": \"out of memory\"}}\n\ndata: [DONE]\n\n";
   const ServedPart part = read(ServerKind::kSglang, broken);
-  CHECK(part.tokens.size() == 3);
+  CHECK(part.output.ids.size() == 3);
   CHECK(part.end == ServedEnd::kFailed);
   CHECK(part.why == "it says: out of memory");
 }
 
 TEST_CASE("served dialects: vLLM's generate and its completions give the new tokens of each event") {
   const ServedPart all = read(ServerKind::kVllm, kVllmStream);
-  CHECK(all.tokens == std::vector<int32_t>{31, 32, 33});
-  CHECK(all.logprobs == std::vector<float>{-0.25f, -1.5f, 0});
+  CHECK(all.output.ids == std::vector<int32_t>{31, 32, 33});
+  CHECK(all.output.logprobs == std::vector<float>{-0.25f, -1.5f, 0});
   CHECK(all.end == ServedEnd::kLength);
   const ServedPart completion = read(ServerKind::kVllm, kCompletionStream);
-  CHECK(completion.tokens == std::vector<int32_t>{31, 32});
-  CHECK(completion.logprobs == std::vector<float>{-0.25f, -1.5f});
+  CHECK(completion.output.ids == std::vector<int32_t>{31, 32});
+  CHECK(completion.output.logprobs == std::vector<float>{-0.25f, -1.5f});
   CHECK(completion.end == ServedEnd::kStop);
   CHECK(completion.matched == "b");
   const std::string whole =
@@ -187,8 +186,8 @@ data: [DONE]
 
 )";
   const ServedPart all = read(ServerKind::kVllm, whole);
-  CHECK(all.tokens == std::vector<int32_t>{31, 32});
-  CHECK(all.logprobs == std::vector<float>{-0.25f, -1.5f});
+  CHECK(all.output.ids == std::vector<int32_t>{31, 32});
+  CHECK(all.output.logprobs == std::vector<float>{-0.25f, -1.5f});
   CHECK(all.end == ServedEnd::kLength);
   CHECK(all.cached_tokens == 3);
 }
@@ -199,9 +198,9 @@ TEST_CASE("served dialects: a stream that breaks off at any byte gives whole eve
     size_t known = 0;
     for (size_t bytes = 0; bytes < stream.size(); ++bytes) {
       const ServedPart cut = read_all(kind, stream.substr(0, bytes), 17, 200, "text/event-stream", kChunk, fail(Code::kUnavailable, "gone"));
-      CHECK(cut.tokens.size() >= known);
-      CHECK(cut.tokens.size() == cut.logprobs.size());
-      known = cut.tokens.size();
+      CHECK(cut.output.ids.size() >= known);
+      CHECK(cut.output.ids.size() == cut.output.logprobs.size());
+      known = cut.output.ids.size();
       if (known < total) {
         CHECK(cut.end == ServedEnd::kFailed);
         CHECK(cut.why == "gone");
@@ -214,7 +213,7 @@ TEST_CASE("served dialects: a stream that breaks off at any byte gives whole eve
 TEST_CASE("served dialects: a closed stream without a reason fails, as vLLM's generate closes one for an end without a token") {
   const std::string stream = replaced(kVllmStream, "\"length\"", "null");
   const ServedPart all = read(ServerKind::kVllm, stream);
-  CHECK(all.tokens.size() == 3);
+  CHECK(all.output.ids.size() == 3);
   CHECK(all.end == ServedEnd::kFailed);
   CHECK(all.why == "it ended the answer without a reason");
 }
@@ -255,7 +254,7 @@ TEST_CASE("served dialects: what makes no sense is not believed") {
     const ServedPart part = read(wrong.kind, wrong.stream);
     CHECK(part.end == ServedEnd::kFailed);
     CHECK(part.why == wrong.why);
-    CHECK(part.tokens.size() == wrong.tokens);
+    CHECK(part.output.ids.size() == wrong.tokens);
   }
   ServedAsk one = kChunk;
   one.max_new_tokens = 2;

@@ -36,9 +36,9 @@ TEST_CASE("sim cluster: a good rollout is exact, and leaves nothing behind once 
 TEST_CASE("sim cluster: for each fault of a response, the verdict names the request and the fault") {
   CHECK(said_after([](SimEvents& seen) { seen.responses.push_back(seen.responses[0]); }).ends_with("was answered twice"));
   CHECK(said_after([](SimEvents& seen) { seen.responses.pop_back(); }) == "1 of 4 requests were not answered");
-  CHECK(said_after([](SimEvents& seen) { seen.responses[0].output_ids[0] ^= 1; }).ends_with("has wrong tokens"));
-  CHECK(said_after([](SimEvents& seen) { seen.responses[0].output_ids.pop_back(); }).ends_with("has wrong tokens"));
-  CHECK(said_after([](SimEvents& seen) { seen.responses[0].logprobs[0] += 1; })
+  CHECK(said_after([](SimEvents& seen) { seen.responses[0].output.ids[0] ^= 1; }).ends_with("has wrong tokens"));
+  CHECK(said_after([](SimEvents& seen) { seen.responses[0].output.ids.pop_back(); }).ends_with("has wrong tokens"));
+  CHECK(said_after([](SimEvents& seen) { seen.responses[0].output.logprobs[0] += 1; })
             .ends_with("has wrong log-probabilities: its KV was not right"));
   CHECK(said_after([](SimEvents& seen) { seen.responses[0].finish = FinishReason::kError; }).ends_with("ended by error"));
   CHECK(said_after([](SimEvents& seen) { seen.summaries.push_back(seen.summaries[0]); }) == "the rollout ended twice");
@@ -62,15 +62,15 @@ TEST_CASE("sim cluster: a response ends with the end token at the length that wa
     CAPTURE(alike_share);
     const SimCluster cluster({.work = {{.prompt_tokens = 5, .output_tokens = {300, 200, 1}}}, .alike_share = alike_share});
     const auto first = cluster.answer({GroupId{0}, 0}), second = cluster.answer({GroupId{0}, 1});
-    REQUIRE(first.output_ids.size() == 300);
-    REQUIRE(second.output_ids.size() == 200);
-    CHECK(cluster.answer({GroupId{0}, 2}).output_ids == std::vector<int32_t>{SimCluster::kEos});
-    CHECK(first.output_ids.back() == SimCluster::kEos);
+    REQUIRE(first.ids.size() == 300);
+    REQUIRE(second.ids.size() == 200);
+    CHECK(cluster.answer({GroupId{0}, 2}).ids == std::vector<int32_t>{SimCluster::kEos});
+    CHECK(first.ids.back() == SimCluster::kEos);
     int alike = 0;
     for (size_t i = 0; i < 199; ++i) {
-      CHECK(first.output_ids[i] > SimCluster::kEos);
-      CHECK(first.output_ids[i] < SimCluster::kVocab);
-      alike += first.output_ids[i] == second.output_ids[i];
+      CHECK(first.ids[i] > SimCluster::kEos);
+      CHECK(first.ids[i] < SimCluster::kVocab);
+      alike += first.ids[i] == second.ids[i];
     }
     // Each of two responses has the group's token with this probability.
     CHECK(alike >= (alike_share == 1 ? 199 : alike_share == 0.5 ? 30 : 0));

@@ -9,7 +9,7 @@ namespace {
 Response response(uint32_t group, int64_t start_us) {
   Response made;
   made.request = {GroupId{group}, 0};
-  made.output_ids = {1, 2, 3};
+  made.output.ids = {1, 2, 3};
   made.start_us = start_us;
   return made;
 }
@@ -38,7 +38,7 @@ TEST_CASE("sim events: events of a rollout are kept in order, with the times of 
   CHECK(events.starts_s == std::vector<double>{20e-6, 30e-6});
   REQUIRE(events.responses.size() == 2);
   CHECK(events.responses[1].request == RequestId{GroupId{1}, 0});
-  CHECK(events.responses[1].output_ids.size() == 3);
+  CHECK(events.responses[1].output.ids.size() == 3);
   REQUIRE(events.progress.size() == 1);
   CHECK(events.progress[0].done == 1);
   REQUIRE(events.summaries.size() == 1);

@@ -261,12 +261,12 @@ TEST_CASE("sim links: the planted bug sends the last tokens apart from the Chunk
     const ChunkSink link = world.spawn<ChunkSinkLink>(rollout.handle(), &faults);
     const size_t before = rollout.log().size();
     ChunkDone done;
-    done.last = {ChunkId{1}, 4, {7, 8}, {}};
+    done.last = {ChunkId{1}, 4, {{7, 8}}};
     rt::post(link, done);
     world.run_until(world.now_us() + 100);
     CHECK(rollout.log().size() - before == (splits ? 2 : 1));
     const ChunkTokens last = rollout.all<ChunkDone>().back().last;
     CHECK(last.first_index == (splits ? 6 : 4));
-    CHECK(last.tokens.size() == (splits ? 0 : 2));
+    CHECK(last.output.ids.size() == (splits ? 0 : 2));
   }
 }

@@ -39,9 +39,9 @@ struct OtherRollout {
     for (const Response& r : seen.responses) {
       CAPTURE(r.request);
       CHECK(answered.insert(r.request).second);
-      const SimCluster::Answer right = cluster.answer(groups.at(r.request.group.index), r.request.sample);
-      CHECK(r.output_ids == right.output_ids);
-      CHECK(r.logprobs == right.logprobs);
+      const OutputTokens right = cluster.answer(groups.at(r.request.group.index), r.request.sample);
+      CHECK(r.output.ids == right.ids);
+      CHECK(r.output.logprobs == right.logprobs);
     }
     CHECK(answered.size() == cluster.requests);
   }
@@ -123,7 +123,7 @@ TEST_CASE("two rollouts: one that is stopped drops its own chunks only, also whe
     CHECK(second.seen.summaries.at(0).error == "stopped");
     REQUIRE(cluster.over());
     CHECK(cluster.seen.summaries[0].complete);
-    for (const Response& r : cluster.seen.responses) CHECK(r.output_ids == cluster.answer(r.request).output_ids);
+    for (const Response& r : cluster.seen.responses) CHECK(r.output.ids == cluster.answer(r.request).ids);
     cluster.run_for(kSettleUs);
     check_drained(cluster);
   }

@@ -37,7 +37,7 @@ RolloutCommits commit(RequestId id, int64_t first, std::vector<int32_t> tokens) 
   const std::vector<float> logprobs(tokens.size(), -static_cast<float>(first) - 0.1f);
   KeptIds kept;
   for (const int32_t token : tokens) kept.add(std::vector{token, token + 1});
-  return {{{id, first, std::move(tokens), logprobs, kept}}};
+  return {{{id, first, {std::move(tokens), logprobs, kept}}}};
 }
 
 }  // namespace
@@ -51,24 +51,24 @@ TEST_CASE("rollout journal: committed tokens and responses are there when it is 
     CHECK(journal->commit(commit(request(0, 1, 9), 2, {3})).ok());
     CHECK(journal->commit(commit(request(1, 0, 9), 0, {7})).ok());
     CHECK(journal->commit(commit(request(0, 0, 9), 0, {8, 8})).ok());
-    CHECK(journal->finish({.request = request(1, 0, 9), .output_ids = {7, 9}, .finish = FinishReason::kStop}).ok());
-    CHECK(journal->finish({.request = request(0, 0, 9), .output_ids = {8, 8}}).ok());
+    CHECK(journal->finish({.request = request(1, 0, 9), .output = {{7, 9}}, .finish = FinishReason::kStop}).ok());
+    CHECK(journal->finish({.request = request(0, 0, 9), .output = {{8, 8}}}).ok());
   }
   for (int opened = 0; opened < 2; ++opened) {
     const Result<JournalContents> had = j.opened()->read();
     REQUIRE(had.ok());
     REQUIRE(had->responses.size() == 2);
     CHECK(had->responses[0].request == request(1, 0));
-    CHECK(had->responses[0].output_ids == std::vector{7, 9});
+    CHECK(had->responses[0].output.ids == std::vector{7, 9});
     CHECK(had->responses[1].request == request(0, 0));
     REQUIRE(had->parts.size() == 1);  // the tokens of finished requests are theirs
     CHECK(had->parts[0].request == request(0, 1));
     CHECK(had->parts[0].first_index == 0);
-    CHECK(had->parts[0].tokens == std::vector{1, 2, 3});
-    CHECK(had->parts[0].logprobs == std::vector{-0.1f, -0.1f, -2.1f});
+    CHECK(had->parts[0].output.ids == std::vector{1, 2, 3});
+    CHECK(had->parts[0].output.logprobs == std::vector{-0.1f, -0.1f, -2.1f});
   }
   const auto journal = j.opened();
-  CHECK(journal->finish({.request = request(0, 1), .output_ids = {1}}).ok());  // after those that were there
+  CHECK(journal->finish({.request = request(0, 1), .output = {{1}}}).ok());  // after those that were there
   CHECK(journal->read()->responses.at(2).request == request(0, 1));
 }
 
@@ -83,8 +83,8 @@ TEST_CASE("rollout journal: tokens after a gap are left out, and neighbours are 
   CHECK(journal->finish({.request = request(0, 2)}).ok());
   const auto had = journal->read();
   REQUIRE(had->parts.size() == 2);
-  CHECK(had->parts[0].tokens == std::vector{1});
-  CHECK(had->parts[1].tokens == std::vector{3});
+  CHECK(had->parts[0].output.ids == std::vector{1});
+  CHECK(had->parts[1].output.ids == std::vector{3});
 }
 
 TEST_CASE("rollout journal: a request that went on with its last token computed again has each token once") {
@@ -96,10 +96,10 @@ TEST_CASE("rollout journal: a request that went on with its last token computed 
   CHECK(journal->commit(commit(request(0, 1), 3, {4, 5})).ok());
   const auto had = journal->read();
   REQUIRE(had->parts.size() == 1);
-  CHECK(had->parts[0].tokens == std::vector{1, 2, 3, 4, 5});
-  CHECK(had->parts[0].logprobs.size() == 5);
-  REQUIRE(had->parts[0].kept_ids.tokens() == 5);
-  CHECK(std::ranges::equal(had->parts[0].kept_ids.of(3), std::vector{4, 5}));
+  CHECK(had->parts[0].output.ids == std::vector{1, 2, 3, 4, 5});
+  CHECK(had->parts[0].output.logprobs.size() == 5);
+  REQUIRE(had->parts[0].output.kept_ids.tokens() == 5);
+  CHECK(std::ranges::equal(had->parts[0].output.kept_ids.of(3), std::vector{4, 5}));
 }
 
 TEST_CASE("rollout journal: the journal of other work, or of work that is not over, is refused with a sentence") {

@@ -24,7 +24,7 @@ ServedGroup group(std::vector<int32_t> prompt_ids) {
 }
 CommittedTokens part(uint32_t group, uint32_t sample, int64_t first, std::vector<int32_t> tokens) {
   const std::vector<float> logprobs(tokens.size(), -0.5f);
-  return {{GroupId{group}, sample}, first, std::move(tokens), logprobs};
+  return {{GroupId{group}, sample}, first, {std::move(tokens), logprobs}};
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
   CHECK(a.responses[0].line.empty());
   CHECK(a.responses[300].line == "m\n");
   REQUIRE(a.begun.size() == 1);
-  CHECK(a.begun[0].tokens == std::vector{1, 2, 3});
+  CHECK(a.begun[0].output.ids == std::vector{1, 2, 3});
   CHECK(b.head.is_open);
   CHECK(b.head.seed == 7);
   REQUIRE(b.begun.size() == 1);
@@ -91,7 +91,7 @@ TEST_CASE("served journal: tokens of other weights are dropped, and another mode
     const auto again = opened(folder, {"qwen", 7, WeightVersion{5}, "EOS 2", 8});
     const ServedContents had = again->read().value();
     REQUIRE(had.rollouts[0].begun.size() == 1);
-    CHECK(had.rollouts[0].begun[0].tokens == std::vector{2, 3});
+    CHECK(had.rollouts[0].begun[0].output.ids == std::vector{2, 3});
     CHECK(again->finish(1, {{.seq = 1, .group = 0, .sample = 1, .version = WeightVersion{5}, .line = "l\n"}}).ok());
     CHECK(again->read()->rollouts[0].begun.empty());
   }

@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "actors/cluster_checks.h"
+#include "actors/policy/draft/group_drafter.h"
 #include "actors/recorder.h"
 #include "gpu/given_times.h"
 #include "sim/lost_engine.h"
@@ -28,7 +29,7 @@ struct Bench {
   RunChunk chunk(uint64_t id, RequestId request, int64_t max_new_tokens, int64_t written_tokens = 0) const {
     const GroupSpec group = cluster.groups[request.group.index];
     TokenLog log(group.prompt_ids);
-    log.append(cluster.answer(request).output_ids | std::views::take(written_tokens));
+    log.append(cluster.answer(request).ids | std::views::take(written_tokens));
     return {.chunk = ChunkId{id},
             .request = request,
             .version = WeightVersion{1},
@@ -45,12 +46,11 @@ struct Bench {
   std::vector<ChunkDone> dones() const { return rollout.all<ChunkDone>(); }
 
   /// Tokens and log-probabilities that were reported for a chunk.
-  SimCluster::Answer reported(uint64_t chunk) const {
-    SimCluster::Answer a;
+  OutputTokens reported(uint64_t chunk) const {
+    OutputTokens a;
     const auto append = [&](const ChunkTokens& part) {
       if (part.chunk != ChunkId{chunk}) return;
-      a.output_ids.insert(a.output_ids.end(), part.tokens.begin(), part.tokens.end());
-      a.logprobs.insert(a.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+      a.append(part.output);
     };
     for (const auto& message : rollout.log())
       if (const auto* progress = std::get_if<ChunkProgress>(&message))
@@ -60,10 +60,10 @@ struct Bench {
     return a;
   }
   /// What a chunk must report that starts after `from` tokens of the response.
-  SimCluster::Answer expected(RequestId request, int64_t from, int64_t tokens) const {
-    SimCluster::Answer a = cluster.answer(request);
-    const auto first = static_cast<ptrdiff_t>(from), last = std::min<ptrdiff_t>(from + tokens, std::ssize(a.output_ids));
-    return {{a.output_ids.begin() + first, a.output_ids.begin() + last}, {a.logprobs.begin() + first, a.logprobs.begin() + last}};
+  OutputTokens expected(RequestId request, int64_t from, int64_t tokens) const {
+    OutputTokens a = cluster.answer(request).from(static_cast<size_t>(from));
+    a.cut(static_cast<size_t>(tokens));
+    return a;
   }
 
   SimCluster cluster;
@@ -196,7 +196,7 @@ TEST_CASE("instance: short of blocks, the chunk with the largest yield rank give
   for (const ChunkDone& done : dones) CHECK((done.end == ChunkEnd::kYielded || done.end == ChunkEnd::kFinished));
   CHECK(b.cluster.instance_state(0).report.preemptions == 0);
   // It goes on where it stopped.
-  const auto written = static_cast<int64_t>(b.reported(2).output_ids.size());
+  const auto written = static_cast<int64_t>(b.reported(2).ids.size());
   b.send(1, b.chunk(4, requests[1], 5, written));
   b.cluster.run_for(kLong);
   CHECK(b.dones().back().cached_tokens == dones[0].kv_tokens);
@@ -271,7 +271,7 @@ TEST_CASE("instance: blocks that were damaged in the pool are recomputed and rep
   b.send(0, b.chunk(1, request, 20));
   b.cluster.run_for(kLong);
   TokenLog log(b.cluster.groups[0].prompt_ids);
-  log.append(b.cluster.answer(request).output_ids | std::views::take(19));
+  log.append(b.cluster.answer(request).ids | std::views::take(19));
   const PrefixHash prefix = extend_prefix({}, log.tokens(0, 16));  // in the KV of the token at its end
   uint32_t damaged = 0;  // the slot of block 3
   for (uint32_t slot = 0; slot < b.cluster.arena->slot_count(); ++slot) {
@@ -325,7 +325,7 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   CHECK(b.dones().back().chunk == ChunkId{3});
   CHECK(b.dones().back().end == ChunkEnd::kNotBegun);
   CHECK(b.dones().back().version == WeightVersion{2});
-  CHECK(b.dones().back().last.tokens.empty());
+  CHECK(b.dones().back().last.output.empty());
   RunChunk newer = b.chunk(4, other, 9);
   newer.version = WeightVersion{2};
   b.send(0, newer);
@@ -482,14 +482,14 @@ TEST_CASE("instance: every chunk is answered once, after all of its tokens, what
       if (const auto* progress = std::get_if<ChunkProgress>(&message)) {
         for (const ChunkTokens& part : progress->chunks) {
           CHECK(answers[part.chunk] == 0);
-          CHECK(part.tokens.size() == part.logprobs.size());
-          tokens[part.chunk] += part.tokens.size();
+          CHECK(part.output.size() == part.output.logprobs.size());
+          tokens[part.chunk] += part.output.size();
         }
         continue;
       }
       const auto& done = std::get<ChunkDone>(message);
       CHECK(++answers[done.chunk] == 1);
-      tokens[done.chunk] += done.last.tokens.size();
+      tokens[done.chunk] += done.last.output.size();
       const auto id = static_cast<uint32_t>(done.chunk.number - 1);
       const RequestId request{GroupId{id / 4}, id % 4};
       CHECK(b.reported(done.chunk.number) == b.expected(request, 0, static_cast<int64_t>(tokens[done.chunk])));
@@ -553,8 +553,8 @@ TEST_CASE("instance: more copies at once than the engine's queue takes wait thei
   CHECK(b.dones().size() == 150);
   for (uint32_t g = 0; g < 150; ++g) CHECK(b.reported(g + 1) == b.expected({GroupId{g}, 0}, 0, 20));
   for (uint32_t g = 0; g < 150; ++g) {  // and all at once from the pool
-    const auto written = static_cast<int64_t>(b.reported(g + 1).output_ids.size());
-    if (written == 20 && b.cluster.answer({GroupId{g}, 0}).output_ids.size() > 20)
+    const auto written = static_cast<int64_t>(b.reported(g + 1).ids.size());
+    if (written == 20 && b.cluster.answer({GroupId{g}, 0}).ids.size() > 20)
       b.send(1, b.chunk(1000 + g, {GroupId{g}, 0}, 5, 20));
   }
   b.cluster.run_for(kLong);
@@ -569,7 +569,7 @@ TEST_CASE("instance: when its last chunk ends, the draft server soon has all of 
   rt::post(b.cluster.instance(0), DraftServers{{{NodeId{0}, server}}});
   rt::post(server, RegisterGroups{{request.group}, 10 * kLong});
   RunChunk chunk = b.chunk(1, request, 1000);
-  int64_t tokens = std::ssize(b.cluster.answer(request).output_ids);
+  int64_t tokens = std::ssize(b.cluster.answer(request).ids);
   SUBCASE("the response is finished") {}
   SUBCASE("the chunk is full, and its KV moves to the pool first") { chunk.max_new_tokens = tokens = 50; }
   SUBCASE("the chunk is full, and leaves its KV") {
@@ -580,7 +580,7 @@ TEST_CASE("instance: when its last chunk ends, the draft server soon has all of 
   for (int i = 0; i < 10'000 && b.dones().empty(); ++i) b.cluster.run_for(100);
   REQUIRE(b.dones().size() == 1);
   b.cluster.run_for(SimCluster::kDraftSyncUs);
-  CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).output_ids);
+  CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).ids);
 }
 
 TEST_CASE("instance: when drained it gives all its chunks back early, with their KV in the pool, and takes no more") {
@@ -595,9 +595,9 @@ TEST_CASE("instance: when drained it gives all its chunks back early, with their
     b.cluster.run_for(kLong);
     REQUIRE(b.dones().size() == 2);
     for (const ChunkDone& done : b.dones()) CHECK((done.end == ChunkEnd::kYielded || done.end == ChunkEnd::kPreempted));
-    const int64_t written = std::ssize(b.reported(1).output_ids);
+    const int64_t written = std::ssize(b.reported(1).ids);
     CHECK(written > 0);
-    CHECK(written < std::ssize(b.cluster.answer(first).output_ids));
+    CHECK(written < std::ssize(b.cluster.answer(first).ids));
     if (steps_max == 1) CHECK(b.reported(1) == b.expected(first, 0, written));  // else its tokens are none in particular
     CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
     CHECK(b.cluster.instance_state(0).current_report().chunks == 0);

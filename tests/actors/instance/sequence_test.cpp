@@ -37,8 +37,8 @@ TEST_CASE("sequence: tokens after the one that ends the response are dropped") {
   CHECK(appended.end.reason != FinishReason::kNone);
   CHECK(appended.error.empty());
   CHECK(s->log.output() == std::vector<int32_t>{5, kEos});
-  CHECK(s->take_unreported().logprobs.size() == 2);
-  CHECK(s->take_unreported().tokens.empty());
+  CHECK(s->take_unreported().output.logprobs.size() == 2);
+  CHECK(s->take_unreported().output.empty());
 }
 
 TEST_CASE("sequence: a token that could not be sampled ends the response before it") {
@@ -61,12 +61,12 @@ TEST_CASE("sequence: kept ids come with their tokens; a token without them, or w
   const auto s = asking();
   CHECK(s->append(sampled({5, 5}), 1, std::vector{list(1), list(kKeptIdsMax)}).error.empty());
   const ChunkTokens reported = s->take_unreported();
-  REQUIRE(reported.kept_ids.tokens() == 2);
-  CHECK(reported.kept_ids.of(0).size() == 1);
-  CHECK(reported.kept_ids.of(1).size() == kKeptIdsMax);
+  REQUIRE(reported.output.kept_ids.tokens() == 2);
+  CHECK(reported.output.kept_ids.of(0).size() == 1);
+  CHECK(reported.output.kept_ids.of(1).size() == kKeptIdsMax);
   CHECK(s->append(sampled({5, 5}), 0, std::vector{list(2), list(kKeptIdsMax + 1)}).error ==
         "at output token 3 4097 ids are left by top_p, top_k and min_p; at most 4096 can be given back");
-  CHECK(s->take_unreported().kept_ids.tokens() == 1);
+  CHECK(s->take_unreported().output.kept_ids.tokens() == 1);
   CHECK(asking()->append(sampled({5}), 0).error == "this engine does not give the ids that top_p kept");
 }
 

@@ -40,11 +40,11 @@ struct Streams {
 TEST_CASE("served streams: a chunk takes a part of what came, and the next chunk the rest with the end") {
   Streams s;
   const uint64_t number = s.open(request(0), chunk(1), "a");
-  s.streams.add(number, {.tokens = {1, 2}, .logprobs = {-1, -2}});
-  ServedStream& stream = s.streams.add(number, {.tokens = {3}, .logprobs = {-3}, .end = ServedEnd::kStop, .matched = "9"});
+  s.streams.add(number, {.output = {{1, 2}, {-1, -2}}});
+  ServedStream& stream = s.streams.add(number, {.output = {{3}, {-3}}, .end = ServedEnd::kStop, .matched = "9"});
   const ServedPart first = ServedStreams::take(stream, 2);
-  CHECK(first.tokens == std::vector<int32_t>{1, 2});
-  CHECK(first.logprobs == std::vector<float>{-1, -2});
+  CHECK(first.output.ids == std::vector<int32_t>{1, 2});
+  CHECK(first.output.logprobs == std::vector<float>{-1, -2});
   CHECK(first.end == ServedEnd::kNone);
   ServedStreams::keep(stream, Streams::log({7, 1, 2}), 50);
   CHECK(s.streams.of(chunk(1)) == nullptr);
@@ -53,8 +53,8 @@ TEST_CASE("served streams: a chunk takes a part of what came, and the next chunk
   REQUIRE(taken != nullptr);
   CHECK(s.streams.of(chunk(2)) == taken);
   const ServedPart rest = ServedStreams::take(*taken, 16);
-  CHECK(rest.tokens == std::vector<int32_t>{3});
-  CHECK(rest.logprobs == std::vector<float>{-3});
+  CHECK(rest.output.ids == std::vector<int32_t>{3});
+  CHECK(rest.output.logprobs == std::vector<float>{-3});
   CHECK(rest.end == ServedEnd::kStop);
   CHECK(rest.matched == "9");
   s.streams.close_of(chunk(2));
@@ -105,11 +105,11 @@ TEST_CASE("served streams: a stream that leaves is ended at the server only if t
   {
     Streams s{.server = server};
     const uint64_t all = s.open(request(0), chunk(1), "all", 2);
-    s.streams.add(all, {.tokens = {1, 2}});
+    s.streams.add(all, {.output = {{1, 2}}});
     s.streams.close(all);
     CHECK_FALSE(s.streams.has(all));
     CHECK(server->ended.empty());
-    s.streams.add(s.open(request(1), chunk(2), "some", 2), {.tokens = {1}});
+    s.streams.add(s.open(request(1), chunk(2), "some", 2), {.output = {{1}}});
   }
   CHECK(server->ended == std::vector<std::string>{"some"});
 }

@@ -131,7 +131,7 @@ class RunWatcher final : public ChunkWatcher {
  private:
   void note_tokens(InstanceId id, const ChunkTokens& part) {
     const auto request = requests_.find(part.chunk);
-    if (request == requests_.end() || part.tokens.empty()) return;
+    if (request == requests_.end() || part.output.empty()) return;
     const int64_t now = monotonic_ns();
     Run& run = runs_.at(request->second);
     if (run.instance == id && run.tokens == 0) {

@@ -36,14 +36,14 @@ struct ResponseHash {
   std::map<RequestId, uint64_t> by_request;
   std::map<RequestId, int64_t> lengths;
   void add(const Response& r) {
-    uint64_t h = r.output_ids.size();
-    for (size_t i = 0; i < r.output_ids.size(); ++i) {
+    uint64_t h = r.output.ids.size();
+    for (size_t i = 0; i < r.output.ids.size(); ++i) {
       uint32_t bits = 0;
-      std::memcpy(&bits, &r.logprobs[i], sizeof bits);
-      h = hash_pair(h, uint64_t{static_cast<uint32_t>(r.output_ids[i])} << 32 | bits);
+      std::memcpy(&bits, &r.output.logprobs[i], sizeof bits);
+      h = hash_pair(h, uint64_t{static_cast<uint32_t>(r.output.ids[i])} << 32 | bits);
     }
     by_request[r.request] = h;
-    lengths[r.request] = static_cast<int64_t>(r.output_ids.size());
+    lengths[r.request] = static_cast<int64_t>(r.output.ids.size());
   }
 };
 

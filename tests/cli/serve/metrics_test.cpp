@@ -23,7 +23,7 @@ ServedModel model() {
 Response response() {
   Response r;
   r.finish = FinishReason::kStop;
-  r.output_ids.resize(100);
+  r.output.ids.resize(100);
   r.run_us = 2'000'000;
   r.first_token_us = 500'000;
   return r;

@@ -20,7 +20,7 @@ const Tokenizer& tokenizer() {
 
 Response stopped_at(std::vector<int32_t> ids, std::string matched) {
   Response r;
-  r.output_ids = std::move(ids);
+  r.output.ids = std::move(ids);
   r.finish = FinishReason::kStop;
   r.matched = std::move(matched);
   return r;
@@ -32,11 +32,11 @@ std::string joined(const Response& r, const TextRules& rules, const std::vector<
   std::string out;
   size_t from = 0;
   for (const size_t cut : cuts) {
-    const std::string part = text.append({r.output_ids.data() + from, r.output_ids.data() + cut});
+    const std::string part = text.append({r.output.ids.data() + from, r.output.ids.data() + cut});
     from = cut;
     out += part;
   }
-  out += text.append({r.output_ids.data() + from, r.output_ids.data() + r.output_ids.size()});
+  out += text.append({r.output.ids.data() + from, r.output.ids.data() + r.output.ids.size()});
   return out + text.finish(r);
 }
 
@@ -48,13 +48,13 @@ TEST_CASE("response text: any parts of random tokens join to the text of them al
     CAPTURE(round);
     Response r;
     r.finish = FinishReason::kLength;
-    r.output_ids.resize(1 + random() % 60);
-    for (int32_t& id : r.output_ids) id = static_cast<int32_t>(random() % static_cast<uint32_t>(tokenizer().vocab_size()));
+    r.output.ids.resize(1 + random() % 60);
+    for (int32_t& id : r.output.ids) id = static_cast<int32_t>(random() % static_cast<uint32_t>(tokenizer().vocab_size()));
     std::vector<size_t> cuts;
-    for (size_t i = 1; i < r.output_ids.size(); ++i)
+    for (size_t i = 1; i < r.output.ids.size(); ++i)
       if (random() % 3 == 0) cuts.push_back(i);
     for (const bool skips : {false, true})
-      CHECK(joined(r, {.skip_special = skips}, cuts) == tokenizer().decode(r.output_ids, {.skip_special = skips}));
+      CHECK(joined(r, {.skip_special = skips}, cuts) == tokenizer().decode(r.output.ids, {.skip_special = skips}));
   }
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("response text: the stop string and what follows it are left out, howe
   const Response r = stopped_at(tokenizer().encode(text).value(), "=46");
   const TextRules rules{.stop = {"=46", "never"}};
   CHECK(joined(r, rules, {}) == "12+34");
-  for (size_t cut = 1; cut < r.output_ids.size(); ++cut) CHECK(joined(r, rules, {cut}) == "12+34");
+  for (size_t cut = 1; cut < r.output.ids.size(); ++cut) CHECK(joined(r, rules, {cut}) == "12+34");
   CHECK(joined(r, {.leave_out_stop = false, .stop = {"=46"}}, {3}) == text);
 }
 
@@ -88,14 +88,14 @@ TEST_CASE("response text: the start of a stop string that does not go on is give
 
 TEST_CASE("response text: while a response goes on, its text has no part of a stop string or a character") {
   Response r;
-  r.output_ids = tokenizer().encode("12+34=4").value();
+  r.output.ids = tokenizer().encode("12+34=4").value();
   CHECK(response_text(&tokenizer(), {.stop = {"=46"}}, r) == "12+34");
-  r.output_ids = tokenizer().encode("a\xE2\x82\xAC").value();
-  r.output_ids.pop_back();
+  r.output.ids = tokenizer().encode("a\xE2\x82\xAC").value();
+  r.output.ids.pop_back();
   const std::string text = response_text(&tokenizer(), {}, r);
   CHECK(utf8_valid_bytes(text) == text.size());
   r.finish = FinishReason::kLength;
-  CHECK(response_text(&tokenizer(), {}, r) == tokenizer().decode(r.output_ids));
+  CHECK(response_text(&tokenizer(), {}, r) == tokenizer().decode(r.output.ids));
 }
 
 TEST_CASE("response text: the first word keeps the space that parts it from the prompt, where a tokenizer drops that of a text") {

@@ -24,7 +24,7 @@ GatewayReport report(std::vector<InstanceReport> instances) {
 Response response(FinishReason finish, int64_t tokens, int64_t first_token_us) {
   Response r;
   r.finish = finish;
-  r.output_ids.resize(static_cast<size_t>(tokens));
+  r.output.ids.resize(static_cast<size_t>(tokens));
   r.queue_us = 1'000'000;
   r.run_us = 4'000'000;
   r.first_token_us = first_token_us;

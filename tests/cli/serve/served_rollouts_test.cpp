@@ -353,12 +353,12 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     b.finish("a", 2, 0, "second");
     b.finish("a", 1, 1, "third");
     CHECK(b.rollouts.acknowledge("a", 1).ok());
-    b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .tokens = {4, 5}, .logprobs = {-1, -2}}, mark.version);
-    b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .first_index = 2, .tokens = {6}, .logprobs = {-3}}, mark.version);
-    b.rollouts.commit(number, {.request = {GroupId{0}, 1}, .tokens = {9}, .logprobs = {-9}}, mark.version);    // is over
-    b.rollouts.commit(number, {.request = {GroupId{3}, 1}, .tokens = {7}, .logprobs = {-7}}, mark.version);
+    b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .output = {{4, 5}, {-1, -2}}}, mark.version);
+    b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .first_index = 2, .output = {{6}, {-3}}}, mark.version);
+    b.rollouts.commit(number, {.request = {GroupId{0}, 1}, .output = {{9}, {-9}}}, mark.version);    // is over
+    b.rollouts.commit(number, {.request = {GroupId{3}, 1}, .output = {{7}, {-7}}}, mark.version);
     b.finish("a", 3, 1, "made anew with other weights");
-    b.rollouts.commit(number, {.request = {GroupId{1}, 0}, .tokens = {8}, .logprobs = {-8}}, WeightVersion{4});  // other weights
+    b.rollouts.commit(number, {.request = {GroupId{1}, 0}, .output = {{8}, {-8}}}, WeightVersion{4});  // other weights
     CHECK(b.rollouts.forget("gone").ok());
     CHECK(b.rollouts.sync().ok());
     whole = stream->text;
@@ -372,8 +372,8 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     CHECK(left[0].group == 0);
     CHECK(left[0].samples == std::vector<uint32_t>{0});
     REQUIRE(left[0].begun.size() == 1);
-    CHECK(left[0].begun[0].tokens == std::vector{4, 5, 6});
-    CHECK(left[0].begun[0].logprobs == std::vector{-1.0f, -2.0f, -3.0f});
+    CHECK(left[0].begun[0].output.ids == std::vector{4, 5, 6});
+    CHECK(left[0].begun[0].output.logprobs == std::vector{-1.0f, -2.0f, -3.0f});
     CHECK(left[1].samples == std::vector<uint32_t>{0});
     CHECK(left[1].begun.empty());
     CHECK(b.rollouts.find("gone") == nullptr);

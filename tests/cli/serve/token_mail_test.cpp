@@ -7,10 +7,10 @@ using namespace seer;
 namespace {
 
 TokenMail::Letter letter(uint64_t ticket, uint32_t sample, int64_t first, std::vector<int32_t> tokens, uint64_t version = 1) {
-  CommittedTokens part{.first_index = first, .tokens = std::move(tokens)};
-  for (const int32_t token : part.tokens) {
-    part.logprobs.push_back(-static_cast<float>(token));
-    part.kept_ids.add(std::vector<int32_t>{token, token + 1});
+  CommittedTokens part{.first_index = first, .output = {std::move(tokens)}};
+  for (const int32_t token : part.output.ids) {
+    part.output.logprobs.push_back(-static_cast<float>(token));
+    part.output.kept_ids.add(std::vector<int32_t>{token, token + 1});
   }
   return {Ticket{ticket}, sample, std::move(part), WeightVersion{version}};
 }
@@ -33,9 +33,9 @@ TEST_CASE("token mail: what goes on is joined with what waits of the same respon
     CHECK(letters[i].sample == right.sample);
     CHECK(letters[i].version == right.version);
     CHECK(letters[i].part.first_index == right.part.first_index);
-    CHECK(letters[i].part.tokens == right.part.tokens);
-    CHECK(letters[i].part.logprobs == right.part.logprobs);
-    CHECK(letters[i].part.kept_ids == right.part.kept_ids);
+    CHECK(letters[i].part.output.ids == right.part.output.ids);
+    CHECK(letters[i].part.output.logprobs == right.part.output.logprobs);
+    CHECK(letters[i].part.output.kept_ids == right.part.output.kept_ids);
   };
   is(0, letter(1, 0, 0, {1, 2, 3, 4, 5}));
   is(1, letter(1, 1, 0, {7}));
@@ -48,5 +48,5 @@ TEST_CASE("token mail: what goes on is joined with what waits of the same respon
   CHECK(mail.take().size() == 1);
   const auto second = mail.take();
   REQUIRE(second.size() == 1);
-  CHECK(second[0].part.tokens == std::vector<int32_t>{7, 8});
+  CHECK(second[0].part.output.ids == std::vector<int32_t>{7, 8});
 }

@@ -81,11 +81,11 @@ Outcome run_rollout(const std::shared_ptr<const Model>& model, uint32_t nodes, i
     bool over = false;
     const RolloutListener listener{.response =
                                        [&](const Response& r) {
-                                         Bits bits{r.output_ids, {}};
-                                         for (const float p : r.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
+                                         Bits bits{r.output.ids, {}};
+                                         for (const float p : r.output.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
                                          const bool gives_kept = r.request.group.index == 2;
-                                         CHECK(r.kept_ids.tokens() == (gives_kept ? r.output_ids.size() : 0));
-                                         bits.second.insert(bits.second.end(), r.kept_ids.ids.begin(), r.kept_ids.ids.end());
+                                         CHECK(r.output.kept_ids.tokens() == (gives_kept ? r.output.ids.size() : 0));
+                                         bits.second.insert(bits.second.end(), r.output.kept_ids.ids.begin(), r.output.kept_ids.ids.end());
                                          result.answers[{r.request.group.index, r.request.sample}] = bits;
                                          result.migrations += r.migrations;
                                        },
