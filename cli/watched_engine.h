@@ -1,10 +1,13 @@
 // WatchedEngine: an engine that records at each step how many sequences run and how much of its KV they use. Work and results pass
-// through unchanged.
+// through unchanged; an engine without a running batch gets one (SlotEngine).
 // Used by rollout_machines for the timelines of `--html`; a restarted engine continues the timeline of the old one.
 #pragma once
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "cli/timeline.h"
 #include "gpu/engine.h"
@@ -26,7 +29,8 @@ class LoadHistory {
   };
 
   explicit LoadHistory(std::shared_ptr<Clock> clock) : clock_(std::move(clock)) {}
-  void step_begins(const StepBatch& step, int32_t device_blocks);
+  using BlockTables = std::map<int32_t, std::vector<DeviceBlockId>>;  // by slot
+  void step_begins(const BlockTables& running, int32_t device_blocks);
   void step_ends();
   InstanceTimeline take(double end_s);
 

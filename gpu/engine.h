@@ -84,12 +84,18 @@ struct SampledToken {
 /// LogprobMode::kKept: the ids that the cuts left for a token, ascending; null for tokens of other requests.
 using KeptList = std::shared_ptr<const std::vector<int32_t>>;
 
+/// Given rows, computed as one step.
 struct StepBatch {
   uint64_t id = 0;
-  std::vector<SequenceStep> sequences;  // every sequence at most once; none in a StepRun
-  int32_t steps = 1;                    // StepRun: steps to do at most; <= steps_max
-  int64_t blocks_free = 0;              // StepRun: KV blocks that the steps after the first may take in all
+  std::vector<SequenceStep> sequences;                // every sequence at most once
   std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, to be reused for this one
+};
+
+/// More steps of the running batch (StepRun).
+struct StepOrder {
+  uint64_t id = 0;
+  int32_t steps = 1;        // at most; <= steps_max
+  int64_t blocks_free = 0;  // KV blocks that the steps after the first may take in all
 };
 
 struct StepResult {
@@ -98,12 +104,12 @@ struct StepResult {
                                                    // cannot be used any more
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
   std::vector<std::vector<KeptList>> kept = {};    // of each sampled token; empty if no request wants them
-  std::vector<int32_t> ended = {};                 // StepRun: slots whose sequences do not continue
+  std::vector<int32_t> ended = {};                 // of an order: slots whose sequences do not continue
   WeightVersion version = {};                      // of the weights that computed it
   int64_t steps = 1;
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads for it (0: not known)
-  std::vector<SequenceStep> spent = {};            // the sequences of the batch, so that their memory can be reused
+  std::vector<SequenceStep> spent = {};            // the sequences of a StepBatch, so that their memory can be reused
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others
@@ -154,7 +160,7 @@ inline void take_over(const WeightResult& weights, EngineInfo& info) {
   info.kv_hash = weights.kv_hash;
 }
 
-using EngineWork = std::variant<StepBatch, CopyBatch, StageWeights, SwitchWeights>;
+using EngineWork = std::variant<StepBatch, StepOrder, CopyBatch, StageWeights, SwitchWeights>;
 using EngineResult = std::variant<StepResult, CopyResult, WeightResult>;
 
 /// When a sequence of a StepRun ends. How much its drafts gain is not known in advance.
@@ -177,16 +183,14 @@ struct GainedTokens {
 /// leaves: it feeds the token that the engine sampled last, with the same number of draft tokens. The engine is told only
 /// who joins, leaves or gets a KV block. Results and times are those of single steps.
 ///
-/// A StepBatch without sequences is an order for up to `steps` more steps. A real engine does one; a simulated one does
-/// several, which saves events. They end after the last step of some sequence, after the last step that has enough KV
+/// A StepOrder asks for more steps. A real engine does one; a simulated one does several, which saves events. They end after the last step of some sequence, after the last step that has enough KV
 /// blocks, or at split(). Other calls act at once; `steps` in them counts the steps of the newest order.
 ///
 /// Up to orders_max orders of one step may be open: the next step is queued before the result of the last one is read. If a
 /// token of the last step ends a sequence, the next step still has a row for it, whose result is dropped. A sequence that
 /// only the owner can end (a stop string, a cancelled request) leaves while orders are open, with the same effect.
 ///
-/// An instance uses this interface only. SlotEngine gives slots to engines that compute given rows (StepBatch with
-/// sequences).
+/// An instance uses this interface only. SlotEngine gives slots to engines that compute given rows only.
 class StepRun {
  public:
   virtual ~StepRun() = default;
@@ -225,7 +229,7 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
-  /// Its running batch; null: it computes given rows, and needs a SlotEngine.
+  /// Its running batch; null: it takes no StepOrder, and needs a SlotEngine.
   virtual StepRun* step_run() { return nullptr; }
 };
 

@@ -7,7 +7,8 @@
 namespace seer {
 
 void SlotEngine::submit(EngineWork work) {
-  if (auto* const batch = std::get_if<StepBatch>(&work)) add_rows(*batch);
+  SEER_CHECK(!std::holds_alternative<StepBatch>(work));
+  if (const auto* const order = std::get_if<StepOrder>(&work)) work = rows_of(*order);
   rows_->submit(std::move(work));
 }
 
@@ -18,14 +19,13 @@ std::vector<EngineResult> SlotEngine::take_results() {
   return results;
 }
 
-void SlotEngine::add_rows(StepBatch& batch) {
-  SEER_CHECK(batch.sequences.empty(), batch.id);
+StepBatch SlotEngine::rows_of(const StepOrder& order) {
   const std::vector<int32_t>& in_order = slots_.begin_order();
-  batch.sequences = std::exchange(spent_rows_, {});
-  batch.spent = std::exchange(spent_samples_, {});
+  StepBatch batch{.id = order.id, .sequences = std::exchange(spent_rows_, {}), .spent = std::exchange(spent_samples_, {})};
   batch.sequences.resize(in_order.size());
   for (size_t i = 0; i < in_order.size(); ++i) batch.sequences[i] = slots_.next(in_order[i]);
   slots_.advance();
+  return batch;
 }
 
 void SlotEngine::take_step(StepResult& result) {

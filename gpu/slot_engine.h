@@ -18,13 +18,13 @@ class SlotEngine final : public Engine {
 
   const EngineInfo& info() const override { return rows_->info(); }
   void set_notify(std::function<void()> notify) override { rows_->set_notify(std::move(notify)); }
-  /// REQUIRES: a StepBatch has no sequences of its own; fewer than info().orders_max are open.
+  /// REQUIRES: it is no StepBatch; fewer than info().orders_max orders are open.
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
   StepRun* step_run() override { return &slots_; }
 
  private:
-  void add_rows(StepBatch& batch);
+  StepBatch rows_of(const StepOrder& order);
   void take_step(StepResult& result);
 
   std::shared_ptr<Engine> rows_;

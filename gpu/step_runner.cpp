@@ -72,7 +72,7 @@ double StepRunner::decoding_step_us(std::span<const SequenceShape> sequences, in
   Clock::time_point begin;
   int32_t submitted = 0;
   for (int32_t done = 0; done < orders; ++done) {
-    for (; submitted < std::min(orders, done + info().orders_max); ++submitted) engine_->submit(StepBatch{});
+    for (; submitted < std::min(orders, done + info().orders_max); ++submitted) engine_->submit(StepOrder{});
     const auto result = std::get<StepResult>(wait());
     if (status_.ok()) status_ = result.status;
     if (!status_.ok()) return 0;

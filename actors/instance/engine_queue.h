@@ -16,24 +16,13 @@ class EngineQueue {
  public:
   explicit EngineQueue(Engine& engine) : engine_(engine) {}
 
-  void submit(EngineWork work) {
-    waiting_.push_back(std::move(work));
-    feed();
-  }
+  void submit(EngineWork work);
   /// Returns the results that are ready. The caller calls result_handled() for each of them, then feed().
   std::vector<EngineResult> take_results() { return engine_.take_results(); }
   void result_handled() { --in_engine_; }
-  void feed() {
-    for (; !waiting_.empty() && in_engine_ < engine_.info().queue_max; ++in_engine_) {
-      engine_.submit(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
-  }
+  void feed();
   /// Cuts every order of steps that waits here to one step.
-  void shorten_waiting_steps() {
-    for (EngineWork& work : waiting_)
-      if (auto* steps = std::get_if<StepBatch>(&work)) steps->steps = 1;
-  }
+  void shorten_waiting_steps();
   bool has_waiting() const { return !waiting_.empty(); }
   size_t open_count() const { return waiting_.size() + in_engine_; }
 

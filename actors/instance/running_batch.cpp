@@ -174,7 +174,7 @@ void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
 void RunningBatch::submit_order(int32_t steps) {
   ++orders_;
   blocks_free_ = devices_.counts().available();
-  engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
+  engine_.submit(StepOrder{.id = next_step_++, .steps = steps, .blocks_free = blocks_free_});
 }
 
 /// Does not order ahead of a step that differs from the last one. A chunk answered after it often makes room for a new chunk,

@@ -101,7 +101,9 @@ class CudaEngine final : public Engine {
     SEER_CHECK(open_ < info_.queue_max, open_);
     ++open_;
     if (auto* const batch = std::get_if<StepBatch>(&work)) {
-      put(batch->sequences.empty() ? plan_order(*batch) : plan_rows(*batch));
+      put(plan_rows(*batch));
+    } else if (const auto* const order = std::get_if<StepOrder>(&work)) {
+      put(plan_order(order->id));
     } else if (auto* const copy = std::get_if<CopyBatch>(&work)) {
       check_copy(*copy, info_);
       const auto job = std::make_shared<Job>(static_cast<int32_t>(ranks_.size()));
@@ -142,14 +144,14 @@ class CudaEngine final : public Engine {
 
   // ---- the owner's thread: what a step is ----
 
-  StepWork plan_order(const StepBatch& batch) {
+  StepWork plan_order(uint64_t id) {
     StepWork work;
     work.is_order = true;
-    work.result.id = batch.id;
+    work.result.id = id;
     std::vector<PlannedSequence> planned;
     for (const int32_t slot : slots_.begin_order()) {
       const SequenceStep& next = slots_.next(slot);
-      check_sequence(batch.id, next);
+      check_sequence(id, next);
       const bool decodes = next.tokens.size() == 1 && next.sample_rows == 1 && next.targets.empty();
       planned.push_back({.slot = slot, .step = &next, .goes_on = decodes});
     }

@@ -100,20 +100,19 @@ void SimEngine::start_next() {
   if (const auto* copy = std::get_if<CopyBatch>(&queue_.front()))
     return end_front_after(1000 * config_.copy_us_block * std::ssize(copy->blocks));
   if (std::holds_alternative<SwitchWeights>(queue_.front())) return end_front_after(0);
-  start(std::get<StepBatch>(queue_.front()));
+  if (const auto* order = std::get_if<StepOrder>(&queue_.front()))
+    run_.plan(order->steps, order->blocks_free);
+  else
+    start(std::get<StepBatch>(queue_.front()));
   taken_steps_ = 0;
   if (clock_.now_ns) started_ns_ = clock_.now_ns();
   end_front_after(ends_ns().back());
 }
 
 void SimEngine::start(const StepBatch& batch) {
-  if (config_.has_kv) {
-    shape_ = shape_of(batch);
-    ends_ns_.assign(1, step_ns(shape_));
-    return;
-  }
-  SEER_CHECK(batch.sequences.empty(), batch.id, batch.sequences.size());
-  run_.plan(batch.steps, batch.blocks_free);
+  SEER_CHECK(config_.has_kv, batch.id);
+  shape_ = shape_of(batch);
+  ends_ns_.assign(1, step_ns(shape_));
 }
 
 /// The copy starts when the step that runs and the copies before it are over.
@@ -144,9 +143,11 @@ void SimEngine::finish_front() {
   EngineWork work = std::move(queue_.front());
   queue_.pop_front();
   if (auto* batch = std::get_if<StepBatch>(&work)) {
-    StepResult result = config_.has_kv ? run(*batch) : end_steps(*batch);
+    StepResult result = run(*batch);
     result.spent = std::move(batch->sequences);
     results_.push_back(std::move(result));
+  } else if (const auto* order = std::get_if<StepOrder>(&work)) {
+    results_.push_back(end_steps(*order));
   } else if (const auto* copy = std::get_if<CopyBatch>(&work)) {
     results_.push_back(run(*copy));
   } else {
@@ -187,9 +188,9 @@ void SimEngine::split() {
   }
 }
 
-StepResult SimEngine::end_steps(const StepBatch& batch) {
+StepResult SimEngine::end_steps(const StepOrder& order) {
   StepResult result = result_of_steps(ends_ns().size());
-  result.id = batch.id;
+  result.id = order.id;
   result.ended = run_.pass();
   return result;
 }

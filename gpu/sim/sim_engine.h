@@ -82,7 +82,7 @@ class SimEngine final : public Engine, private StepRun {
   void start(const StepBatch& batch);
   const std::vector<int64_t>& ends_ns() const { return config_.has_kv ? ends_ns_ : run_.ends_ns(); }
   StepResult result_of_steps(size_t end_step);
-  StepResult end_steps(const StepBatch& batch);
+  StepResult end_steps(const StepOrder& order);
   void sample_gained(const SimStepRun::Taken& taken, std::vector<SampledToken>& sampled);
   StepResult run(StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);

@@ -2,54 +2,58 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <utility>
+#include <vector>
+
+#include "gpu/row_engine.h"
 
 using namespace seer;
 
 namespace {
 
-/// Answers each step at once.
-class EchoEngine : public Engine {
- public:
-  EchoEngine() { info_.device_blocks = 10; }
-  const EngineInfo& info() const override { return info_; }
-  void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
-  void submit(EngineWork work) override {
-    if (const auto* step = std::get_if<StepBatch>(&work)) results_.push_back(StepResult{.id = step->id, .sampled = {}});
-    if (const auto* copy = std::get_if<CopyBatch>(&work)) results_.push_back(CopyResult{.id = copy->id, .crc32c = {}});
-    if (notify_) notify_();
+struct Watched {
+  explicit Watched(std::shared_ptr<LoadHistory> history) : engine(watch_engine(rows, std::move(history))) {}
+  void join(int32_t slot, std::vector<DeviceBlockId> blocks) {
+    SequenceStep step;
+    step.tokens = {7};
+    step.sample_rows = 1;
+    step.sampling = std::make_shared<const SamplingParams>();
+    const auto covered = std::ssize(blocks) * static_cast<int64_t>(engine->info().block_tokens);
+    step.start = covered - 1;
+    step.blocks = std::move(blocks);
+    engine->step_run()->join(slot, step, StepsLimit{.gain_max = 100, .covered = covered});
   }
-  std::vector<EngineResult> take_results() override { return std::exchange(results_, {}); }
+  void step() {
+    engine->submit(StepOrder{});
+    CHECK(engine->take_results().size() == 1);
+  }
 
- private:
-  EngineInfo info_;
-  std::function<void()> notify_;
-  std::vector<EngineResult> results_;
+  std::shared_ptr<RowEngine> rows = std::make_shared<RowEngine>(10);
+  std::shared_ptr<Engine> engine;
 };
-
-StepBatch step(uint64_t id, const std::vector<std::vector<DeviceBlockId>>& tables) {
-  StepBatch batch{.id = id, .sequences = {}};
-  for (const auto& blocks : tables) {
-    batch.sequences.emplace_back();
-    batch.sequences.back().blocks = blocks;
-  }
-  return batch;
-}
 
 }  // namespace
 
 TEST_CASE("watched engine: work and results pass through; a step is a sample, a shared block counts once") {
   const auto history = std::make_shared<LoadHistory>(std::make_shared<LoadHistory::Clock>());
-  const auto engine = watch_engine(std::make_shared<EchoEngine>(), history);
-  int notified = 0;
-  engine->set_notify([&] { ++notified; });
-  engine->submit(step(7, {{0, 1, 2}, {0, 1, 3}, {0, 4}}));
-  engine->submit(CopyBatch{.id = 8, .blocks = {}});
-  CHECK(notified == 2);
-  const std::vector<EngineResult> results = engine->take_results();
+  Watched watched(history);
+  StepRun& steps = *watched.engine->step_run();
+  watched.join(0, {0, 1, 2});
+  watched.join(1, {0, 1, 3});
+  watched.join(2, {0, 4});
+  watched.engine->submit(StepOrder{.id = 7});
+  watched.engine->submit(CopyBatch{.id = 8, .blocks = {}});
+  const std::vector<EngineResult> results = watched.engine->take_results();
   REQUIRE(results.size() == 2);
   CHECK(std::get<StepResult>(results[0]).id == 7);
   CHECK(std::get<CopyResult>(results[1]).id == 8);
+  REQUIRE(watched.rows->steps.size() == 1);
+  CHECK(watched.rows->steps[0].size() == 3);
+  GainedTokens gained;
+  steps.take(1, 1, gained);
+  CHECK(gained.sampled.size() == 1);
+  CHECK(steps.take_block_needs(1).size() == 3);
   const InstanceTimeline samples = history->take(1e6);
   REQUIRE(samples.size() >= 2);
   CHECK(samples.front().running == 3);
@@ -57,13 +61,29 @@ TEST_CASE("watched engine: work and results pass through; a step is a sample, a 
   CHECK(samples.back().running == 0);
 }
 
+TEST_CASE("watched engine: blocks count from when they are granted until their sequence leaves") {
+  const auto history = std::make_shared<LoadHistory>(std::make_shared<LoadHistory::Clock>());
+  Watched watched(history);
+  StepRun& steps = *watched.engine->step_run();
+  watched.join(0, {0});
+  watched.join(1, {1});
+  watched.step();
+  steps.leave(1);
+  steps.grant(0, 5);
+  steps.grant(0, 6);
+  watched.step();
+  double share = 0;
+  for (const LoadSample& sample : history->take(1e6)) share = sample.running == 1 ? sample.kv_used_share : share;
+  CHECK(share == 0.3);
+}
+
 TEST_CASE("watched engine: instances of a rollout have one clock, and a restarted engine goes on in its timeline") {
   const auto clock = std::make_shared<LoadHistory::Clock>();
   const auto first = std::make_shared<LoadHistory>(clock), second = std::make_shared<LoadHistory>(clock);
   const auto run = [](const std::shared_ptr<LoadHistory>& history) {
-    const auto engine = watch_engine(std::make_shared<EchoEngine>(), history);
-    engine->submit(step(1, {{0}}));
-    engine->take_results();
+    Watched watched(history);
+    watched.join(0, {0});
+    watched.step();
   };
   run(first);
   run(second);

@@ -41,7 +41,6 @@ class RowEngine final : public Engine {
     for (SequenceStep& s : batch.sequences)
       if (s.fed_by >= 0) s.tokens[0] = last_tokens_.at(static_cast<size_t>(s.fed_by));
     steps.push_back(batch.sequences);
-    steps_asked.push_back(batch.steps);
     StepResult result{.id = batch.id, .step_us = 10};
     for (const SequenceStep& s : batch.sequences) result.sampled.push_back(sample(s));
     last_tokens_.clear();
@@ -52,7 +51,6 @@ class RowEngine final : public Engine {
   std::vector<EngineResult> take_results() override { return std::exchange(results_, {}); }
 
   std::vector<std::vector<SequenceStep>> steps;  // the rows of each step so far
-  std::vector<int32_t> steps_asked;              // StepBatch::steps, likewise
   std::vector<CopyBatch> copies;
   std::map<int64_t, int32_t> special;            // tokens at positions where they are not token()
 

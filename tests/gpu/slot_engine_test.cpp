@@ -14,7 +14,7 @@ struct Bench {
   StepRun& slots = *engine->step_run();
 
   StepResult order() {
-    engine->submit(StepBatch{});
+    engine->submit(StepOrder{});
     return std::get<StepResult>(engine->take_results().at(0));
   }
   std::vector<int32_t> gained(int32_t slot, std::vector<int32_t>* accepted = nullptr) {
@@ -128,9 +128,9 @@ TEST_CASE("slot engine: a step that is queued ahead feeds the token that the ste
   b.slots.join(1, penalized_row(), StepsLimit{.gain_max = 9, .covered = 8});
   Tokens fed;
   for (int pair = 0; pair < 3; ++pair) {
-    b.engine->submit(StepBatch{});
+    b.engine->submit(StepOrder{});
     for (const int32_t slot : b.slots.take_block_needs(1)) b.slots.grant(slot, 2);
-    b.engine->submit(StepBatch{});
+    b.engine->submit(StepOrder{});
     for (const int32_t slot : b.slots.take_block_needs(1)) b.slots.grant(slot, 2);
     CHECK(b.engine->take_results().size() == 2);
     CHECK(b.gained(1) == Tokens{token(3 + 2 * pair), token(4 + 2 * pair)});
@@ -148,8 +148,8 @@ TEST_CASE("slot engine: a sequence that a token ended gains nothing from the ste
   const std::vector<DeviceBlockId> blocks{0, 1, 2, 3};
   b.slots.join(0, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
   b.slots.join(1, rows(8, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
-  b.engine->submit(StepBatch{});
-  b.engine->submit(StepBatch{});
+  b.engine->submit(StepOrder{});
+  b.engine->submit(StepOrder{});
   std::vector<EngineResult> results = b.engine->take_results();
   REQUIRE(results.size() == 2);
   CHECK(std::get<StepResult>(results[0]).ended == Tokens{0});
@@ -166,8 +166,8 @@ TEST_CASE("slot engine: a sequence that leaves while a step is queued gains noth
   const std::vector<DeviceBlockId> blocks{0, 1, 2, 3};
   b.slots.join(0, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 0, .covered = 16});
   b.slots.join(1, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
-  b.engine->submit(StepBatch{});
-  b.engine->submit(StepBatch{});
+  b.engine->submit(StepOrder{});
+  b.engine->submit(StepOrder{});
   CHECK(b.rows->steps[0].size() == 2);
   CHECK(b.rows->steps[1].size() == 1);
   b.slots.leave(1);

@@ -23,14 +23,22 @@ TEST_CASE("engine queue: work that the engine has no room for waits, and goes th
 }
 
 TEST_CASE("engine queue: steps that wait can be cut to one") {
-  RowEngine engine(16, 1);
+  struct Orders final : Engine {
+    Orders() { info_.queue_max = 1; }
+    const EngineInfo& info() const override { return info_; }
+    void set_notify(std::function<void()>) override {}
+    void submit(EngineWork work) override { came.push_back(std::move(work)); }
+    std::vector<EngineResult> take_results() override { return {}; }
+    EngineInfo info_;
+    std::vector<EngineWork> came;
+  } engine;
   EngineQueue queue(engine);
   queue.submit(CopyBatch{.id = 1, .blocks = {}});
-  queue.submit(StepBatch{.id = 2, .sequences = {}, .steps = 8});
+  queue.submit(StepOrder{.id = 2, .steps = 8});
   queue.shorten_waiting_steps();
-  queue.take_results();
   queue.result_handled();
   queue.feed();
-  CHECK(engine.steps_asked == std::vector<int32_t>{1});
+  REQUIRE(engine.came.size() == 2);
+  CHECK(std::get<StepOrder>(engine.came[1]).steps == 1);
   CHECK(queue.open_count() == 1);
 }

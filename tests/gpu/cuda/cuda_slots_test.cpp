@@ -71,7 +71,7 @@ class SlotBench {
     slots->join(slot, step, StepsLimit{.gain_max = gain_max, .covered = std::ssize(step.blocks) * 16});
   }
   void submit() {
-    runner->submit(StepBatch{});
+    runner->submit(StepOrder{});
     for (const int32_t slot : slots->take_block_needs(1)) slots->grant(slot, runner->take_block());
   }
   StepResult result() {
@@ -271,7 +271,7 @@ TEST_CASE("cuda slots: a device that fails ends the step with its error") {
   slots.join(0, runner.plan(s, 1, 1), StepsLimit{.gain_max = 100, .covered = 1 << 20});
   Status status;
   for (int step = 0; step < 10 && status.ok(); ++step) {
-    runner.submit(StepBatch{});
+    runner.submit(StepOrder{});
     status = std::get<StepResult>(runner.wait()).status;
   }
   REQUIRE(!status.ok());

@@ -101,7 +101,7 @@ inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType t
   // Then in a slot, where the device goes on with what it sampled.
   StepRun& slots = *runner.engine().step_run();
   slots.join(0, step, StepsLimit{.gain_max = 10, .covered = 144 * 16});
-  for (int order = 0; order < 2; ++order) runner.submit(StepBatch{});
+  for (int order = 0; order < 2; ++order) runner.submit(StepOrder{});
   const Status first = std::get<StepResult>(runner.wait()).status;
   return first.ok() ? std::get<StepResult>(runner.wait()).status : first;
 }

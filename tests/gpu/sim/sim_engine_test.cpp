@@ -152,7 +152,7 @@ TEST_CASE("sim engine: many steps at once give the tokens and the time of as man
     run.join(0, rows_of(20, {1}, {}, 1), StepsLimit{.gain_max = 500, .covered = 1600});
     run.join(1, rows_of(33, {1, 2, 3, 4}, {}, 4), StepsLimit{.gain_max = 500, .covered = 1600});
   }
-  together.engine->submit(StepBatch{.id = 1, .sequences = {}, .steps = kSteps, .blocks_free = 100});
+  together.engine->submit(StepOrder{.id = 1, .steps = kSteps, .blocks_free = 100});
   together.time.run();
   const auto all = std::get<StepResult>(together.results.at(0));
   CHECK(all.steps == kSteps);
@@ -160,7 +160,7 @@ TEST_CASE("sim engine: many steps at once give the tokens and the time of as man
   int64_t step_us = 0;
   std::vector<std::vector<SampledToken>> sampled(2);
   for (int64_t step = 0; step < kSteps; ++step) {
-    single.engine->submit(StepBatch{.id = 1, .sequences = {}, .steps = 1, .blocks_free = 100});
+    single.engine->submit(StepOrder{.id = 1, .steps = 1, .blocks_free = 100});
     single.time.run();
     CHECK(single.engine->step_run()->take_block_needs(1).empty());
     step_us += std::get<StepResult>(single.results.back()).step_us;
