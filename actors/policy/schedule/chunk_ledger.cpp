@@ -38,9 +38,11 @@ Status ChunkLedger::add_group(const GroupSpec& group, int64_t now_us) {
   return {};
 }
 
-std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy by) const {
+std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy by, int64_t kv_blocks_below) const {
   if (picker_.kv_blocks_max() == 0) return std::nullopt;
-  return picker_.pick(need(request), {request.instance, request.node}, by);
+  KvNeed wanted = need(request);
+  wanted.kv_blocks_below = kv_blocks_below;
+  return picker_.pick(wanted, {request.instance, request.node}, by);
 }
 
 bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double spare_share, int64_t spare_blocks) const {
@@ -52,8 +54,9 @@ bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double 
   return picker_.fits(instance, wanted);
 }
 
-bool ChunkLedger::can_hold(InstanceId instance, const GroupState& group) const {
-  return blocks_for(group.prompt_tokens + group.max_tokens) <= picker_.limits(instance).kv_blocks;
+bool ChunkLedger::fits_smallest(const RequestState& request) const {
+  const KvNeed wanted = need(request);
+  return wanted.prompt_blocks + wanted.own_blocks_least <= picker_.kv_blocks_min();
 }
 
 Placement ChunkLedger::start(const RequestState& request, InstanceId instance, uint64_t yield_rank) {
@@ -109,7 +112,7 @@ std::vector<StuckRequest> ChunkLedger::stuck() const {
   std::vector<StuckRequest> stuck;
   const int64_t blocks_max = picker_.kv_blocks_max();
   for (const GroupState& group : buffer_.groups()) {
-    const int64_t blocks = blocks_for(group.prompt_tokens + group.max_tokens);
+    const int64_t blocks = blocks_of(group);
     if (blocks <= blocks_max) continue;
     for (const RequestState& request : group.members)
       if (request.phase == RequestPhase::kWaiting)

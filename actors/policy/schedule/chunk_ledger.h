@@ -20,6 +20,7 @@
 //      try all waiting requests. A request that still fits nowhere is refused by add_group() or named by stuck().
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -72,13 +73,17 @@ class ChunkLedger {
   }
   void set_estimate(GroupId group, int64_t estimated_tokens) { buffer_.set_estimate(group, estimated_tokens); }
 
-  /// The instance for the request's next chunk, if one has room.
-  std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached) const;
+  /// The instance for the request's next chunk, if one has room. `kv_blocks_below`: only smaller ones are asked.
+  std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached,
+                                 int64_t kv_blocks_below = std::numeric_limits<int64_t>::max()) const;
   /// Whether the request fits there and, on a busy instance, leaves this share of its KV and so many more blocks free.
   bool fits(const RequestState& request, InstanceId instance, double spare_share = 0, int64_t spare_blocks = 0) const;
+  /// Whether the request's next token fits on the smallest instance, were it idle.
+  bool fits_smallest(const RequestState& request) const;
   /// Whether the longest response of the group could run on some instance; on this one.
-  bool any_can_hold(const GroupState& group) const { return blocks_for(group.prompt_tokens + group.max_tokens) <= picker_.kv_blocks_max(); }
-  bool can_hold(InstanceId instance, const GroupState& group) const;
+  bool any_can_hold(const GroupState& group) const { return blocks_of(group) <= picker_.kv_blocks_max(); }
+  bool can_hold(InstanceId instance, const GroupState& group) const { return blocks_of(group) <= picker_.limits(instance).kv_blocks; }
+  int64_t blocks_of(const GroupState& group) const { return blocks_for(group.prompt_tokens + group.max_tokens); }  // its longest response
   /// `yield_rank`: among chunks of equal priority. REQUIRES: fits(request, instance), and the request waits.
   Placement start(const RequestState& request, InstanceId instance, uint64_t yield_rank);
   void progressed(RequestId request, int64_t generated_tokens);

@@ -21,8 +21,7 @@ Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
 std::optional<Placement> DividedScheduler::next(int64_t now_us) {
   const std::optional<RequestId> starved = starved_.due(requests(), now_us);
   if (auto placed = place_starved(starved)) return placed;
-  if (config_.is_open && waits_for(starved)) return std::nullopt;
-  return place_in_order();
+  return place_in_order(kv_blocks_below(config_.is_open ? starved : std::nullopt));
 }
 
 std::optional<Placement> DividedScheduler::place_starved(const std::optional<RequestId>& starved) {
@@ -31,15 +30,12 @@ std::optional<Placement> DividedScheduler::place_starved(const std::optional<Req
   return place(requests().at(*starved), *instance, true);
 }
 
-// Looks past up to misses_max requests that fit nowhere. None waits for ever, because an iteration has finitely many requests.
-// While nothing runs, the whole queue is tried, because no event would cause another try.
-std::optional<Placement> DividedScheduler::place_in_order() {
-  const bool idle = running_count() == 0;
-  int64_t misses = 0;
+std::optional<Placement> DividedScheduler::place_in_order(int64_t kv_blocks_below) {
+  Misses misses;
   for (const WaitingRequest& next : order_) {
     const RequestState& request = requests().at(next.request);
-    if (const auto instance = ledger_.pick(request)) return place(request, *instance, false);
-    if (++misses >= config_.misses_max && !idle) break;
+    if (const auto instance = ledger_.pick(request, PlaceBy::kCached, kv_blocks_below)) return place(request, *instance, false);
+    if (is_enough(misses, request, config_)) break;
   }
   return std::nullopt;
 }

@@ -29,7 +29,7 @@ class DividedScheduler final : public LedgerScheduler {
 
  private:
   std::optional<Placement> place_starved(const std::optional<RequestId>& starved);
-  std::optional<Placement> place_in_order();
+  std::optional<Placement> place_in_order(int64_t kv_blocks_below);
   Placement place(const RequestState& request, InstanceId instance, bool was_starved);
   void enqueue(const RequestState& request);
   void dequeue(const RequestState& request);

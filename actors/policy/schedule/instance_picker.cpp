@@ -94,6 +94,7 @@ bool InstancePicker::fits(InstanceId id, const KvNeed& need) const {
 
 bool InstancePicker::fits(const Instance& instance, const KvNeed& need) const {
   if (!instance.open || instance.running >= instance.limits.rows_max || instance.token_us > need.token_us_max) return false;
+  if (instance.limits.kv_blocks >= need.kv_blocks_below) return false;
   if (instance.running == 0) return need.prompt_blocks + need.own_blocks_least <= instance.limits.kv_blocks;
   const int64_t room = instance.limits.kv_blocks - instance.used_blocks;
   if (need.own_blocks > room) return false;
@@ -229,10 +230,11 @@ void InstancePicker::unindex(const Instance& instance) {
 }
 
 void InstancePicker::update_fleet_limits() {
-  kv_blocks_max_ = 0;
+  kv_blocks_max_ = kv_blocks_min_ = 0;
   spread_max_ = inflight_spread_max_;
   for (const auto& [id, instance] : instances_) {
     if (!instance.open) continue;
+    kv_blocks_min_ = kv_blocks_max_ == 0 ? instance.limits.kv_blocks : std::min(kv_blocks_min_, instance.limits.kv_blocks);
     kv_blocks_max_ = std::max(kv_blocks_max_, instance.limits.kv_blocks);
     spread_max_ = std::min(spread_max_, instance.limits.rows_max / kSpreadRowsShare);
   }

@@ -54,6 +54,7 @@ struct KvNeed {
   int64_t own_blocks_least = 0;  // enough for the next token; an idle instance accepts that
   // Instances known to be slower than this do not take it; the one where it last ran may be as slow as the second says.
   double token_us_max = std::numeric_limits<double>::infinity(), token_us_left = std::numeric_limits<double>::infinity();
+  int64_t kv_blocks_below = std::numeric_limits<int64_t>::max();  // only instances smaller than this take it
 };
 
 /// Where the longest cached prefix of a request is.
@@ -111,6 +112,7 @@ class InstancePicker {
   std::vector<InstanceId> open_instances() const;  // by id
   int64_t open_count() const { return static_cast<int64_t>(running_counts_.size()); }
   int64_t kv_blocks_max() const { return kv_blocks_max_; }  // of the open instances; 0: none
+  int64_t kv_blocks_min() const { return kv_blocks_min_; }
   uint32_t block_tokens() const { return block_tokens_; }   // 0 until the first instance
   int64_t inflight_spread() const;                          // of the open instances
 
@@ -155,7 +157,7 @@ class InstancePicker {
   int32_t inflight_spread_max_;
   bool knows_speeds_ = false;
   uint32_t block_tokens_ = 0;
-  int64_t kv_blocks_max_ = 0;
+  int64_t kv_blocks_max_ = 0, kv_blocks_min_ = 0;
   int32_t spread_max_ = 0;                                // inflight_spread_max, or less for instances with few rows
   std::map<InstanceId, Instance> instances_;              // a map, so that the pointers below stay valid
   std::map<NodeId, std::vector<const Instance*>> nodes_;  // open instances

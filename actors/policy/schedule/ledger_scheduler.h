@@ -1,6 +1,11 @@
 // LedgerScheduler: base of all policies. It notes every event of requests and instances in the ledger. A policy overrides the
 // events that it must handle too, and calls the base first.
 #pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
 #include "actors/policy/schedule/chunk_ledger.h"
 #include "actors/policy/schedule/chunk_scheduler.h"
 
@@ -14,6 +19,9 @@ inline KvPromise chunk_promise(const ChunkSchedulerConfig& config) {
 }
 
 inline PlaceRules place_rules(const ChunkSchedulerConfig& config) { return {config.turn_tokens, config.learns_speeds}; }
+
+/// next() gives up after this many requests that only larger instances could hold: about a quarter of a millisecond.
+inline constexpr int32_t kLargeMissesMax = 512;
 
 /// A waiting request. Sorted first = served first.
 struct WaitingRequest {
@@ -39,9 +47,22 @@ class LedgerScheduler : public ChunkScheduler {
 
  protected:
   /// In an open rollout smaller requests may come without end, and take all room that comes free. So while a starved one waits for room,
-  /// and some instance has enough of it, nothing else starts.
-  bool waits_for(const std::optional<RequestId>& starved) const {
-    return starved && running_count() > 0 && ledger_.any_can_hold(requests().group(starved->group));
+  /// nothing else starts where it could run: only instances smaller than this take other requests.
+  int64_t kv_blocks_below(const std::optional<RequestId>& starved) const {
+    constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+    if (!starved || running_count() == 0) return kAny;
+    const GroupState& group = requests().group(starved->group);
+    return ledger_.any_can_hold(group) ? ledger_.blocks_of(group) : kAny;
+  }
+  /// Requests that fit nowhere, as next() looks past them.
+  struct Misses {
+    int32_t usual = 0, large = 0;
+  };
+  /// Counts one. True: next() gives up. Requests too large for the smallest instance are no reason that smaller ones find no room there, so
+  /// it looks past more of them. While nothing runs it tries all, because no event would cause another try.
+  bool is_enough(Misses& misses, const RequestState& missed, const ChunkSchedulerConfig& config) const {
+    if (running_count() == 0) return false;
+    return ledger_.fits_smallest(missed) ? ++misses.usual >= config.misses_max : ++misses.large >= kLargeMissesMax;
   }
   WaitingRequest queued(const RequestState& request, uint64_t rank) const {
     return {~requests().group(request.id.group).priority, request.turn_tokens == 0, rank, request.id};

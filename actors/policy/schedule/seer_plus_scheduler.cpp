@@ -26,20 +26,17 @@ Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
   return {};
 }
 
-// Like DividedScheduler, it looks past up to misses_max requests that fit nowhere, and tries the whole queue while nothing
-// runs, because no event would cause another try.
 std::optional<Placement> SeerPlusScheduler::next(int64_t now_us) {
   const std::optional<RequestId> starved = starved_.due(requests(), now_us);
   if (auto placed = place_starved(starved)) return placed;
-  if (waits_for(starved)) return std::nullopt;
-  const bool idle = running_count() == 0;
+  const int64_t blocks_below = kv_blocks_below(starved);
   const bool few = parts_.spread && waiting_count() < ledger_.picker().open_count();
-  int64_t misses = 0;
+  Misses misses;
   for (auto next = order_.begin(); next != order_.end(); ++next) {
     const RequestState& request = requests().at(next->request);
-    if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
+    if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom, blocks_below))
       return place(few || !parts_.nearby ? next : nearby(next, *instance), *instance, false);
-    if (++misses >= config_.misses_max && !idle) break;
+    if (is_enough(misses, request, config_)) break;
   }
   return std::nullopt;
 }

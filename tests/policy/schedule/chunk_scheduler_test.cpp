@@ -193,3 +193,46 @@ TEST_CASE("chunk scheduler: in an open rollout a large request starts although s
     CHECK(now_us < kStarveUs + 128 * kStepUs + 1'000'000);
   }
 }
+
+TEST_CASE("chunk scheduler: requests that only a large instance can hold do not keep small ones idle") {
+  for (const std::string policy : {"divided", "divided-rr", "las", "seer", "seer+"}) {
+    CAPTURE(policy);
+    auto scheduler = std::move(*make_chunk_scheduler({.policy = policy, .chunk_tokens = 256}));
+    REQUIRE(scheduler->add_instance({InstanceId{0}, NodeId{0}, 1000, 16, 64}).ok());
+    for (uint32_t i = 1; i < 4; ++i) REQUIRE(scheduler->add_instance({InstanceId{i}, NodeId{i}, 100, 16, 64}).ok());
+    for (uint32_t id = 0; id < 40; ++id) {
+      const size_t prompt_tokens = id < 20 ? 4000 : 100;
+      const GroupSpec group{.id = GroupId{id}, .prompt_ids = std::vector<int32_t>(prompt_tokens, 1), .samples = 2, .sampling = {.max_tokens = 400}, .seeds = {0, 1}};
+      REQUIRE(scheduler->add_group(group, 0).ok());
+    }
+    std::map<InstanceId, int> placed;
+    while (const auto placement = scheduler->next(0)) ++placed[placement->instance];
+    for (uint32_t i = 1; i < 4; ++i) CHECK(placed[InstanceId{i}] >= 4);  // as many as have room
+  }
+}
+
+TEST_CASE("chunk scheduler: in an open rollout a starved request holds only those instances back that could run it") {
+  for (const std::string policy : {"seer", "seer+"}) {
+    CAPTURE(policy);
+    constexpr int64_t kStarveUs = 30'000'000;
+    auto scheduler = std::move(*make_chunk_scheduler({.policy = policy, .chunk_tokens = 256, .is_open = true, .starve_us = kStarveUs}));
+    REQUIRE(scheduler->add_instance({InstanceId{0}, NodeId{0}, 1000, 16, 64}).ok());
+    REQUIRE(scheduler->add_instance({InstanceId{1}, NodeId{1}, 100, 16, 64}).ok());
+    const auto add = [&](uint32_t id, size_t prompt_tokens, int64_t now_us) {
+      const GroupSpec group{.id = GroupId{id}, .prompt_ids = std::vector<int32_t>(prompt_tokens, 1), .samples = 1, .sampling = {.max_tokens = 400}, .seeds = {0}};
+      REQUIRE(scheduler->add_group(group, now_us).ok());
+    };
+    std::map<InstanceId, int> placed;
+    const auto place = [&](int64_t now_us) {
+      placed.clear();
+      while (const auto placement = scheduler->next(now_us)) ++placed[placement->instance];
+    };
+    for (uint32_t id = 0; id < 3; ++id) add(id, 7000, 0);
+    place(0);
+    CHECK(placed == std::map<InstanceId, int>{{InstanceId{0}, 2}});
+    for (uint32_t id = 3; id < 40; ++id) add(id, 60, 2 * kStarveUs);
+    place(2 * kStarveUs);
+    CHECK(placed[InstanceId{0}] == 0);  // it has room for some, but the third large one waits for it
+    CHECK(placed[InstanceId{1}] >= 4);  // as many as have room
+  }
+}
