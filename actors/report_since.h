@@ -23,9 +23,9 @@ void subtract_counts(T& counts, const T& before) {
   });
 }
 
-/// Its first slice is the one in which the first history ended.
+/// If it is the same history, the first slice is the one in which `before` ended.
 inline DraftHistory since(DraftHistory now, DraftHistory before) {
-  if (before.slices.empty()) return now;
+  if (before.slices.empty() || before.number != now.number) return now;
   while (before.slice_us < now.slice_us) double_slices(before);
   for (size_t i = 0; i < std::min(now.slices.size(), before.slices.size()); ++i) subtract_counts(now.slices[i], before.slices[i]);
   now.slices.erase(now.slices.begin(), now.slices.begin() + static_cast<ptrdiff_t>(std::min(now.slices.size(), before.slices.size() - 1)));

@@ -85,11 +85,12 @@ struct StepTimes {
   }
 };
 
-/// Drafts over time: slice i is [i, i + 1) * slice_us.
+/// Drafts over time: slice i is [i, i + 1) * slice_us since it began, which is when a rollout came to an idle instance.
 struct DraftHistory {
+  int64_t number = 0;  // of the instance's histories; the figures have the last one
   int64_t slice_us = 0;
   std::vector<DraftCounts> slices;
-  SEER_FIELDS(DraftHistory, slice_us, slices)
+  SEER_FIELDS(DraftHistory, number, slice_us, slices)
 };
 
 /// What drafting lost because memory was short.

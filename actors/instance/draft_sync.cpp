@@ -7,6 +7,7 @@ namespace seer {
 void DraftSync::set_servers(const DraftServers& servers) {
   servers_.clear();
   nodes_.clear();
+  shards_.clear();
   for (const DraftServerUp& up : servers.servers) {
     servers_.push_back({up});
     nodes_.push_back(up.node);
@@ -17,11 +18,19 @@ void DraftSync::set_servers(const DraftServers& servers) {
 void DraftSync::sync(const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us) {
   due_us_ = now_us + config_.sync_us;
   groups_ = groups;
+  shards_.clear();
   for (size_t i = 0; i < servers_.size(); ++i) {
     send_updates(i);
     const bool is_open = servers_[i].asked_us != kNever && now_us - servers_[i].asked_us < config_.silence_us;
     if (!is_open) fetch(i, me, now_us);
   }
+}
+
+/// Every group is asked for once per server, so it is computed only once.
+size_t DraftSync::shard(GroupId group) {
+  const auto [known, is_new] = shards_.try_emplace(group);
+  if (is_new) known->second = draft_shard(group, nodes_);
+  return known->second;
 }
 
 void DraftSync::send_updates(size_t server) {

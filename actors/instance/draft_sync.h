@@ -6,6 +6,7 @@
 // rest is then sent at once, in as many updates as it takes, and nothing is fetched.
 #pragma once
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "actors/policy/draft/drafter.h"
@@ -40,7 +41,7 @@ class DraftSync {
     int64_t asked_us = kNever;  // kNever: no fetch is open
   };
   static constexpr int64_t kNever = -1;
-  size_t shard(GroupId group) const { return draft_shard(group, nodes_); }
+  size_t shard(GroupId group);
   void send_updates(size_t server);
   void fetch(size_t server, const DraftClient& me, int64_t now_us);
 
@@ -48,6 +49,7 @@ class DraftSync {
   std::shared_ptr<Drafter> drafter_;
   std::vector<Server> servers_;
   std::vector<NodeId> nodes_;    // of servers_
+  std::unordered_map<GroupId, size_t> shards_;  // those found since the last sync began
   std::vector<GroupId> groups_;  // of the last sync; empty: nothing runs here
   int64_t due_us_ = 0;
 };

@@ -169,10 +169,15 @@ void SequenceDrafts::count(const Sequence& s, const DraftCounts& counts) {
   uncounted_ += counts;
 }
 
-const DraftFigures& SequenceDrafts::figures_at(int64_t since_start_us) {
+void SequenceDrafts::begin_history() {
+  figures_.history = {.number = figures_.history.number + 1};
+  uncounted_ = {};
+}
+
+const DraftFigures& SequenceDrafts::figures_at(int64_t since_begin_us) {
   figures_.draft_us = draft_ns_ / 1000;
   figures_.losses = parts_.drafter->losses();
-  add_drafts(figures_.history, since_start_us, std::exchange(uncounted_, {}));
+  add_drafts(figures_.history, since_begin_us, std::exchange(uncounted_, {}));
   return figures_;
 }
 

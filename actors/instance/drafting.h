@@ -80,9 +80,10 @@ class SequenceDrafts {
   void forget(GroupId group) { parts_.drafter->forget(group); }
   void forget(RolloutId rollout);
 
-  /// Returns the figures, after it has added what was counted since the last call to their history. `since_start_us`: time
-  /// since the first chunk came.
-  const DraftFigures& figures_at(int64_t since_start_us);
+  /// The history of the figures begins anew; their sums go on.
+  void begin_history();
+  /// Returns the figures, after it has added what was counted since the last call to their history, which began so long ago.
+  const DraftFigures& figures_at(int64_t since_begin_us);
 
  private:
   void choose(std::span<Sequence* const> running, const SequenceTable& all);

@@ -213,7 +213,17 @@ void InstanceActor::take_steps_over() {
 // ---- a chunk arrives -------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_use(const UseInstance& use) {
-  if (!draining && !is_switching() && use.version == info.version) sinks.note(self, use.rollout, use.reply_to);
+  if (!draining && !is_switching() && use.version == info.version) note_user(use.rollout, use.reply_to);
+}
+
+void InstanceActor::note_user(RolloutId rollout, const ChunkSink& to) {
+  if (sinks.empty()) {
+    const int64_t now = rt::now_us(self);
+    if (drafts) drafts->begin_history();
+    if (started_us < 0) reported_us = all_reported_us = now;
+    started_us = now;
+  }
+  sinks.note(self, rollout, to);
 }
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
@@ -233,8 +243,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     refused.ending = Ending::failed(taken.error().detail);
     return rt::tell(self, chunk.reply_to, std::move(refused));
   }
-  sinks.note(self, id.rollout, chunk.reply_to);
-  if (started_us < 0) started_us = reported_us = all_reported_us = rt::now_us(self);
+  note_user(id.rollout, chunk.reply_to);
   auto sequence = make_sequence(chunk, config.id, {info.eos_ids, info.context_tokens_max}, parts.tokenizer, last_sampling);
   sequence->keep_kv = chunk.keep_kv;
   sequence->has_pool = chunk.keep_kv && parts.kv_node;

@@ -66,6 +66,7 @@ struct InstanceActor {
 
   // -- messages
   void on_use(const UseInstance& use);
+  void note_user(RolloutId rollout, const ChunkSink& to);
   void on_run_chunk(RunChunk chunk);
   Status check_chunk(const RunChunk& chunk) const;
   void on_work_ready();
@@ -120,7 +121,7 @@ struct InstanceActor {
   KvMoves kv;                             // kv and batch use the members above
   RunningBatch batch;
   InstanceReport report;                  // current_report() adds the counts of kv and drafts
-  int64_t started_us = -1;                // when the first chunk came
+  int64_t started_us = -1;                // when a rollout came last while no other used it; -1: none came
   int32_t steps_since_report = 0, steps_since_live_report = 0;
   int64_t reported_us = 0;      // when the last report went out
   int64_t all_reported_us = 0;  // when the last one that told of each chunk did

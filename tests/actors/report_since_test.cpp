@@ -44,6 +44,10 @@ TEST_CASE("report since: counts are those between two reports, at any depth, and
   CHECK(sum == DraftCounts{10, 20, 10});
   CHECK(later.slices.size() < both.slices.size());
 
+  // Another history began in between, in which nothing is of the first.
+  both.number = 1;
+  CHECK(since(both, first).slices == both.slices);
+
   const DraftServerReport server = since(DraftServerReport{.node = NodeId{2}, .groups = 4, .tokens = 8, .bytes = 16, .appended_tokens = 30, .fetches = 3},
                                          DraftServerReport{.node = NodeId{2}, .groups = 9, .tokens = 9, .bytes = 9, .appended_tokens = 20, .fetches = 1});
   CHECK(server.node == NodeId{2});

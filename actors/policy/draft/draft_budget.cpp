@@ -14,6 +14,7 @@ constexpr int64_t kFirstScouts = 8;       // sent at once, so that a short rollo
 constexpr double kStepsMemory = 1024;     // a step counts 1/e after this many more steps
 constexpr double kPriorSpread = 4;        // the cost model weighs as much as steps with this sum of squares
 constexpr double kFactorMax = 1.5;        // bound on the fitted factor: measured times say little on a busy machine
+constexpr double kBaseLeast = 0.25;       // bound on the other factor, likewise, if drafts are most of the time
 constexpr double kOutlier = 2;            // a step this many times longer than expected was delayed by something else
 constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after this many more drafts
 constexpr double kMinProbabilityMax = 0.95;
@@ -149,6 +150,7 @@ void DraftBudget::fit_times() {
   const double both = steps_.y / (steps_.n + steps_.x);
   const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
   drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
+  if (steps_.x > 0) drafts_factor_ = std::min(drafts_factor_, (steps_.y - kBaseLeast * both * steps_.n) / steps_.x);
   base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
 }
 

@@ -306,3 +306,22 @@ TEST_CASE("draft budget: never more rows than the uniform rule's, never over row
     }
   }
 }
+
+TEST_CASE("draft budget: a step without drafts has a time, however much of the time drafts take") {
+  // Verifies of 9 rows take twice as long as the model says, and plain steps are rare: the line through both passes below zero.
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(5e4, 6e4));
+  const auto shape = [](int64_t rows) {
+    StepShape s;
+    s.add(1000, rows, rows);
+    return s;
+  };
+  for (int i = 0; i < 4000; ++i) {
+    const int64_t rows = i % 8 == 0 ? 5 : 9;
+    budget.took(shape(1), shape(rows), rows == 9 ? 1.1e6 : 3e5);
+    if (i % 32 != 0) continue;
+    const DraftBudget::Choice choice = budget.choose(decode_of(1), {0, 1});
+    CHECK(budget.predict_ns(shape(1), shape(1)) > 1e4);
+    CHECK(choice.token_ns > 0);
+  }
+  CHECK(budget.predict_ns(shape(1), shape(9)) == doctest::Approx(1.1e6).epsilon(0.2));
+}
