@@ -249,7 +249,14 @@ class PromptReader {
 struct LengthLine {
   int64_t group = 0, sample = 0, tokens = 0;
   std::vector<int32_t> output_ids;  // empty if the line has only their number
+  bool ended_early = false;         // it failed or was aborted, so it is shorter than it would have become
 };
+
+/// A request may have failed, or been aborted, before its first token.
+bool ended_early(const Json& response) {
+  const auto finish = response.find("finish_reason");
+  return response.contains("error") || (finish != response.end() && (*finish == "abort" || *finish == "error"));
+}
 
 /// The length of prompt_ids if there is one, else the number prompt_tokens.
 Result<int64_t> prompt_tokens(const Json& object, const std::string& found) {
@@ -273,7 +280,8 @@ Result<LengthLine> length_of(const Json& object, const std::string& path, int64_
     return length;
   }
   SEER_ASSIGN_OR_RETURN(length.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
-  if (length.output_ids.empty()) return wrong_line(path, line, "output_ids is empty");
+  length.ended_early = ended_early(object);
+  if (length.output_ids.empty() && !length.ended_early) return wrong_line(path, line, "output_ids is empty");
   length.tokens = std::ssize(length.output_ids);
   return length;
 }
@@ -290,10 +298,7 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object.at("prompt_ids"), "prompt_ids", at(path, line)));
   SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
   if (score.prompt_ids.empty()) return wrong_line(path, line, "prompt_ids is empty");
-  // A request may have failed, or been aborted, before its first token. Its line is written to the scored file like the others.
-  const auto finish = object.find("finish_reason");
-  const bool ended_early = object.contains("error") || (finish != object.end() && *finish == "abort");
-  if (score.output_ids.empty() && !ended_early)
+  if (score.output_ids.empty() && !ended_early(object))  // a line without tokens is written to the scored file like the others
     return wrong_line(path, line, "output_ids is empty: nothing to score");
   return score;
 }
@@ -415,6 +420,7 @@ Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, 
     SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
     SEER_ASSIGN_OR_RETURN(const LengthLine found, length_of(object, path, line));
     if (found.group >= std::ssize(lengths) || found.sample >= std::ssize(lengths[found.group])) return true;
+    if (found.ended_early) return wrong_line(path, line, "the response failed or was aborted, so its length is not known");
     int64_t& tokens = lengths[found.group][found.sample];
     if (tokens != 0)
       return wrong_line(path, line, "group ", found.group, " sample ", found.sample, " has a line before this one");
@@ -442,7 +448,7 @@ std::vector<SharedBeginning> shared_beginnings(std::span<const std::vector<int32
 
 }  // namespace
 
-Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
+Result<Trace> read_trace(const std::string& path) {
   std::map<std::pair<int64_t, int64_t>, LengthLine> lines;  // by group and sample
   std::map<int64_t, int64_t> prompt_tokens_of;              // by group
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
@@ -462,22 +468,30 @@ Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
   }));
   if (lines.empty())
     return fail(Code::kInvalidArgument, path, " holds no responses: expected a JSON object per line");
-  std::vector<GroupLengths> groups;
-  for (auto next = lines.begin(); next != lines.end();) {
-    const int64_t group = std::ssize(groups);
-    groups.push_back({.prompt_tokens = prompt_tokens_of[group], .output_tokens = {}});
+  Trace trace;
+  auto next = lines.begin();
+  for (int64_t group = 0; next != lines.end(); ++group) {
+    GroupLengths lengths{.prompt_tokens = prompt_tokens_of[group], .output_tokens = {}};
     std::vector<std::vector<int32_t>> outputs;
     int64_t sample = 0;
     for (; next != lines.end() && next->first == std::pair(group, sample); ++next, ++sample) {
-      groups.back().output_tokens.push_back(next->second.tokens);
+      if (next->second.ended_early) {
+        ++trace.left_out;
+        continue;
+      }
+      lengths.output_tokens.push_back(next->second.tokens);
       outputs.push_back(std::move(next->second.output_ids));
     }
     if (sample == 0 || (next != lines.end() && next->first.first == group))
       return fail(Code::kInvalidArgument, path, ": no response of group ", group, " sample ", sample,
                   ": expected groups from 0 on, each with samples from 0 on");
-    if (std::ranges::none_of(outputs, &std::vector<int32_t>::empty)) groups.back().shared = shared_beginnings(outputs);
+    if (outputs.empty()) continue;
+    if (std::ranges::none_of(outputs, &std::vector<int32_t>::empty)) lengths.shared = shared_beginnings(outputs);
+    trace.groups.push_back(std::move(lengths));
   }
-  return groups;
+  if (trace.groups.empty())
+    return fail(Code::kInvalidArgument, path, ": all ", trace.left_out, " responses failed or were aborted");
+  return trace;
 }
 
 Result<std::vector<ScoreLine>> read_score_lines(const std::string& path) {

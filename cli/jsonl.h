@@ -88,11 +88,15 @@ struct GroupLengths {
   bool operator==(const GroupLengths&) const = default;
 };
 
+struct Trace {
+  std::vector<GroupLengths> groups;
+  int64_t left_out = 0;  // responses that failed or were aborted
+};
 /// The lengths of a run by group, and the beginnings that its responses share if their tokens are known. Reads responses as
 /// `seer rollout --out` writes them or lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered from 0
 /// without a gap, and so are the samples of each group; all lines of a group have the same prompt length. Errors name the missing
 /// response, or the line that does not fit.
-Result<std::vector<GroupLengths>> read_trace(const std::string& path);
+Result<Trace> read_trace(const std::string& path);
 
 /// A line to score: {prompt_ids, output_ids, ...}.
 struct ScoreLine {

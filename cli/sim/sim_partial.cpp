@@ -44,7 +44,7 @@ struct Carried {
 
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
                                 const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
-                                const EventLog& log) {
+                                const EventLog& log, const std::atomic<bool>* stop) {
   SEER_CHECK(over_issue >= 1, over_issue);
   const int64_t target = requests_of(workload);
   const auto issued = static_cast<int64_t>(std::ceil(over_issue * static_cast<double>(target)));
@@ -52,7 +52,7 @@ Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& wor
   std::vector<Carried> carried;
   SimRun run;
   for (int64_t iteration = 0; iteration < kPartialIterations; ++iteration) {
-    SimWork work{.max_gen = workload.lengths.max_gen, .target_requests = target};
+    SimWork work{.max_gen = workload.lengths.max_gen, .target_requests = target, .stop = stop};
     std::vector<int64_t> generated_before;  // by group
     for (const Carried& c : carried) {
       work.groups.push_back({c.prompt_tokens + c.generated_tokens, {c.left_tokens}});

@@ -11,6 +11,7 @@
 //  - output_tokens counts what goes to training: all tokens of the responses finished here, whichever iteration made them.
 //    Tokens of an unfinished response count in the iteration that finishes it. tokens/s is output_tokens / total_s.
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 #include "cli/sim/sim_policy.h"
@@ -24,9 +25,10 @@ namespace seer {
 inline constexpr int64_t kPartialIterations = 3;
 
 /// scheduler.policy places the requests; it must be that of sim_policy(kPartialPolicy). The caller fills in `run.workload` and
-/// `seed`. Errors: those of simulate_rollout(). REQUIRES: over_issue >= 1.
+/// `seed`. `stop`: as in SimWork. Errors: those of simulate_rollout(). REQUIRES: over_issue >= 1.
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
                                 const ChunkSchedulerConfig& scheduler,
-                                const std::optional<SimDrafting>& drafting = {}, const EventLog& log = {});
+                                const std::optional<SimDrafting>& drafting = {}, const EventLog& log = {},
+                                const std::atomic<bool>* stop = nullptr);
 
 }  // namespace seer

@@ -182,15 +182,19 @@ double run_estimate_s(const Workload& workload, const SimulateOptions& options, 
   return blocks * kBlockS * (sim_policy(policy).drafts ? kDraftingFactor : 1);
 }
 
+int64_t seeds_of(const Workload& workload, const SimulateOptions& options) {
+  return workload.trace.empty() || options.faults ? options.seeds : 1;
+}
+
 Status check_runs(std::span<const SweepPoint> points, const Workload& workload, const SimulateOptions& options) {
-  const auto each = static_cast<int64_t>(options.policies.size()) * options.seeds;
+  const auto each = static_cast<int64_t>(options.policies.size()) * seeds_of(workload, options);
   const int64_t runs = std::ssize(points) * each;
   if (runs <= options.sweep_runs_max) return {};
   double all_s = 0;
   for (const std::string& policy : options.policies)
-    all_s += run_estimate_s(workload, options, policy) * static_cast<double>(options.seeds * std::ssize(points));
+    all_s += run_estimate_s(workload, options, policy) * static_cast<double>(seeds_of(workload, options) * std::ssize(points));
   return fail(Code::kInvalidArgument, "--sweep has ", points.size(), " points x ", options.policies.size(), " policies x ",
-              options.seeds, " seeds = ", runs, " runs, which would take about ", duration_text(all_s), ": expected at most ",
+              seeds_of(workload, options), " seeds = ", runs, " runs, which would take about ", duration_text(all_s), ": expected at most ",
               options.sweep_runs_max, ", or a larger --sweep-runs-max");
 }
 

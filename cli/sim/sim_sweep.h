@@ -38,6 +38,8 @@ Status apply_point(std::span<const SweepAxis> axes, const SweepPoint& point, Wor
 
 /// Estimates how long a simulated run takes on one core, from the KV blocks that its responses fill: each is a few events.
 double run_estimate_s(const Workload& workload, const SimulateOptions& options, const std::string& policy);
+/// How often each policy is simulated: once if the lengths are those of a trace, unless faults are drawn.
+int64_t seeds_of(const Workload& workload, const SimulateOptions& options);
 /// Errors: kInvalidArgument if the sweep has more than `options.sweep_runs_max` runs: one sentence, how many and what they would take.
 Status check_runs(std::span<const SweepPoint> points, const Workload& workload, const SimulateOptions& options);
 

@@ -115,11 +115,13 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
 // request with all its events. DRAM blocks take memory only when used.
 constexpr int64_t kDeviceBlockBytes = 86, kInstanceBytes = 52'000, kRequestBytes = 2100;
 
-Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
+/// `issue`: for each of the workload's requests, so many are simulated.
+Status check_memory_of(const ClusterModel& cluster, const Workload& workload, double issue) {
   const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
   const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);
   const int64_t with_blocks = instance_bytes + std::min(kInstanceBytes, std::numeric_limits<int64_t>::max() - instance_bytes);
-  const int64_t requests = requests_of(workload), request_bytes = bytes_of(requests, kRequestBytes);
+  const auto requests = static_cast<int64_t>(std::ceil(issue * static_cast<double>(requests_of(workload))));
+  const int64_t request_bytes = bytes_of(requests, kRequestBytes);
   const int64_t all_instances = bytes_of(cluster.instances, with_blocks);
   return check_memory({{cat("simulating ", cluster.instances, " instances with KV of ", cluster.kv_tokens, " tokens each"),
                         all_instances, all_instances},
@@ -181,11 +183,11 @@ Status simulate_all(const Workload& workload, const SimulateOptions& options, co
   }
   if (workload.verl_block_tokens > 0 && options.block_tokens == 0 && options.profile.empty())
     baseline_cluster.block_tokens = workload.verl_block_tokens;
+  const bool any_partial = std::ranges::any_of(options.policies, [](const std::string& name) { return sim_policy(name).is_partial; });
   for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
-    SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
+    SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload, any_partial ? options.over_issue : 1));
 
-  const bool seeds_differ = workload.trace.empty() || options.faults;  // a trace's lengths are given
-  for (int64_t i = 0; i < (seeds_differ ? options.seeds : 1); ++i) {
+  for (int64_t i = 0; i < seeds_of(workload, options); ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen, .stop = &stop};
     if (options.faults) {
@@ -205,7 +207,7 @@ Status simulate_all(const Workload& workload, const SimulateOptions& options, co
       log.info(0, "simulation_started", {{"workload", workload.name}, {"policy", name}, {"seed", seed}});
       const auto began = std::chrono::steady_clock::now();
       SEER_ASSIGN_OR_RETURN(SimRun run, policy.is_partial
-                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting, log)
+                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting, log, &stop)
                                             : simulate_rollout(used, work, scheduler, drafting, nullptr, log));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
@@ -275,6 +277,8 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
   SEER_RETURN_IF_ERROR(set_limit(workload, options.max_tokens));
+  if (workload.left_out > 0)
+    std::cerr << "seer: warning: " << workload.left_out << " responses of the trace failed or were aborted; they are left out\n";
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
     std::cerr << "seer: warning: " << many << "\n";

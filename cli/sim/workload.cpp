@@ -164,7 +164,9 @@ Result<HardwareSetup> hardware_of(const WorkloadKeys& k, const std::string& sour
 
 /// Takes requests, lengths and limit from a trace. A limit that is set stays.
 Status take_trace(const std::string& path, Workload& w) {
-  SEER_ASSIGN_OR_RETURN(w.trace, read_trace(path));
+  SEER_ASSIGN_OR_RETURN(Trace trace, read_trace(path));
+  w.trace = std::move(trace.groups);
+  w.left_out = trace.left_out;
   int64_t prompts = 0, outputs = 0, longest = 0;
   for (const GroupLengths& group : w.trace) {
     prompts += group.prompt_tokens;

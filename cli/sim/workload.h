@@ -56,6 +56,7 @@ struct Workload {
   WorkloadDrafting drafting;
   WorkloadLengths lengths;          // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: these are the lengths, for every seed
+  int64_t left_out = 0;             // responses of the trace that failed or were aborted
 };
 
 /// The number of requests of all groups.

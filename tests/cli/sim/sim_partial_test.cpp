@@ -62,3 +62,10 @@ TEST_CASE("sim partial: without over-issue it waits for every request, as verl d
   CHECK(run.total_s == doctest::Approx(verl.total_s).epsilon(1e-6));
   CHECK(run.output_tokens == verl.output_tokens);
 }
+
+TEST_CASE("sim partial: a stop ends it") {
+  const std::atomic<bool> stop = true;
+  const Result<SimRun> run = simulate_partial(small_cluster(), small_workload(), 1, 2, {.policy = sim_policy(kPartialPolicy).scheduling}, {}, {}, &stop);
+  REQUIRE(!run.ok());
+  CHECK(run.error().code == Code::kCancelled);
+}

@@ -101,6 +101,12 @@ TEST_CASE("sim sweep: too many runs are refused, with how many and what they wou
         "--sweep-runs-max");
   options.sweep_runs_max = 320;
   CHECK(check_runs(points, *workload, options).ok());
+  Workload trace = *workload;  // simulated once, whatever --seeds is
+  trace.trace = draw_lengths(trace, 1);
+  options.sweep_runs_max = 32;
+  CHECK(check_runs(points, trace, options).ok());
+  options.sweep_runs_max = 31;
+  CHECK(check_runs(points, trace, options).error().detail.starts_with("--sweep has 16 points x 2 policies x 1 seeds = 32 runs"));
   CHECK(run_estimate_s(*workload, options, "seer+sd") > run_estimate_s(*workload, options, "seer+"));
 }
 

@@ -267,6 +267,20 @@ TEST_CASE("workload: of a run with tokens it is known how long responses of a gr
   CHECK(part.trace[0].shared.empty());
 }
 
+TEST_CASE("workload: responses of a run that failed or were aborted are left out, and groups of which none is left") {
+  const ScratchFolder folder;
+  const std::string text = R"({"group":0,"sample":0,"prompt_ids":[5],"output_ids":[],"finish_reason":"error","error":"no room"}
+{"group":1,"sample":0,"prompt_ids":[5,6],"output_ids":[7],"finish_reason":"abort"}
+{"group":1,"sample":1,"prompt_ids":[5,6],"output_ids":[7,8,9],"finish_reason":"stop"}
+{"group":1,"sample":2,"prompt_ids":[5,6],"output_ids":[7,8],"finish_reason":"length"}
+)";
+  const Workload run = load(folder.write("run.jsonl", text));
+  CHECK(run.left_out == 2);
+  CHECK(run.trace == std::vector<GroupLengths>{{2, {3, 2}, {{}, {0, 2}}}});
+  const std::string none = folder.write("none.jsonl", text.substr(0, text.find('\n')));
+  CHECK(load_workload(none).error().detail == none + ": all 1 responses failed or were aborted");
+}
+
 TEST_CASE("workload: a file adds GPUs and models of its own") {
   const ScratchFolder folder;
   folder.write("hw.json", R"({"gpus": {"Half": {
