@@ -16,6 +16,7 @@
 #include "cli/sim/sim_sweep.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
+#include "gpu/sampler.h"
 
 namespace seer {
 namespace {
@@ -432,11 +433,9 @@ Status require(const std::string& value, const char* flag, const char* what) {
   return value.empty() ? Status{fail(Code::kInvalidArgument, flag, " is missing: expected ", what)} : Status{};
 }
 
-/// Below the limit, logits / temperature would overflow in the sampler.
 Status check_temperature(float temperature) {
-  constexpr float kLeast = 1e-4f;
-  if (temperature == 0 || temperature >= kLeast) return {};
-  return fail(Code::kInvalidArgument, "--temperature ", temperature, ": expected 0 (greedy) or a number, at least ", kLeast);
+  if (temperature == 0 || temperature >= kTemperatureLeast) return {};
+  return fail(Code::kInvalidArgument, "--temperature ", temperature, ": expected 0 (greedy) or a number, at least ", kTemperatureLeast);
 }
 
 /// The folder may be new, but its parent must exist; otherwise the path is probably mistyped.

@@ -374,8 +374,8 @@ Status validate(const SamplingParams& params) {
     return fail(Code::kInvalidArgument, "sampling: ", field, " is ", value, ", expected ", expected);
   };
   const auto within = [](float x, float low, float high) { return x >= low && x <= high; };  // false for NaN
-  if (params.temperature != 0.0f && !within(params.temperature, 1e-4f, 1e4f))
-    return bad("temperature", params.temperature, "0 (greedy) or a number from 0.0001 to 10000");
+  if (params.temperature != 0.0f && !within(params.temperature, kTemperatureLeast, 1e4f))
+    return bad("temperature", params.temperature, cat("0 (greedy) or a number from ", kTemperatureLeast, " to 10000"));
   if (!(params.top_p > 0.0f && params.top_p <= 1.0f))
     return bad("top_p", params.top_p, "a number above 0 and at most 1 (1: off)");
   if (params.top_k < 0) return bad("top_k", params.top_k, "0 (off) or a count of tokens");

@@ -85,6 +85,9 @@ RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint
 /// REQUIRES: token is an id of the vocabulary; validate(params) is ok; not kKept.
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
 
+/// Below this, but for 0, logits / temperature would overflow.
+inline constexpr float kTemperatureLeast = 1e-4f;
+
 /// kInvalidArgument with one sentence on the first field that cannot be used.
 Status validate(const SamplingParams& params);
 

@@ -177,6 +177,8 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
     if (const Json* const seed = given_field(params, name)) {
       SEER_ASSIGN_OR_RETURN(sampling.seed, integer_field<uint64_t>(*seed, name, 0, ""));
     }
+  // Clients say greedy so, too; SGLang and vLLM take it as that.
+  if (sampling.params.temperature > 0 && sampling.params.temperature < kTemperatureLeast) sampling.params.temperature = 0;
   return sampling;
 }
 

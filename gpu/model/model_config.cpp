@@ -102,9 +102,20 @@ struct FamilyName {
   ModelFamily family;
   const char *architecture, *model_type;
 };
+constexpr const char* kMistral = "MistralForCausalLM";
 constexpr FamilyName kFamilies[] = {{ModelFamily::kLlama, "LlamaForCausalLM", "llama"},
                                     {ModelFamily::kQwen2, "Qwen2ForCausalLM", "qwen2"},
-                                    {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3"}};
+                                    {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3"},
+                                    {ModelFamily::kLlama, kMistral, "mistral"}};
+
+// Without sliding windows it computes as Llama does. Missing fields have other defaults in Hugging Face than Llama's: a window of 4096, and
+// 8 KV heads.
+void check_mistral(Fields& f) {
+  if (!f.object().contains("sliding_window")) f.refuse("sliding_window", "is missing, which means 4096: sliding window attention is not supported");
+  if (const Json* window = f.find("sliding_window"))
+    f.refuse("sliding_window", cat("is ", Fields::shown(*window), ": sliding window attention is not supported"));
+  if (!f.has("num_key_value_heads")) f.refuse("num_key_value_heads", "is missing");
+}
 
 // From `architectures` and `model_type`, which must agree if both are given: Hugging Face takes its class from model_type,
 // other programs take theirs from architectures.
@@ -123,13 +134,14 @@ void read_family(Fields& f, ModelConfig& config) {
   if (!family)
     return f.refuse("architectures",
                     cat("names the unknown architecture ", shortened(names.empty() ? model_type : names[0]),
-                        "; known: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
+                        "; known: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
   for (const std::string& name : names)
     if (name != family->architecture)
       f.wrong(0, "architectures", cat("names both ", family->architecture, " and ", shortened(name)));
   if (!model_type.empty() && model_type != family->model_type)
     f.wrong(0, "model_type", cat("is ", shortened(model_type), ", but architectures names ", family->architecture));
   config.family = family->family;
+  if (family->architecture == kMistral) check_mistral(f);
 }
 
 void read_shape(Fields& f, ModelConfig& config) {
@@ -215,7 +227,8 @@ void read_options(Fields& f, ModelConfig& config) {
   config.tied_head = f.flag_or("tie_word_embeddings", false);
   if (const std::string act = f.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
     f.wrong(0, "hidden_act", cat("must be silu, found ", shortened(act)));
-  if (f.flag_or("use_sliding_window", false))
+  // Layers from max_window_layers on have windows.
+  if (f.flag_or("use_sliding_window", false) && f.integer_or("max_window_layers", 0, 0, 1 << 24) < config.layers)
     f.wrong(0, "use_sliding_window", "is true: sliding window attention is not supported");
   if (const Json* kinds = f.find("layer_types")) {
     if (!kinds->is_array())
@@ -239,7 +252,8 @@ constexpr std::string_view kLlama3Keys[] = {"factor", "low_freq_factor", "high_f
 constexpr std::string_view kYarnKeys[] = {"factor",           "original_max_position_embeddings",
                                           "attention_factor", "beta_fast",
                                           "beta_slow",        "mscale",
-                                          "mscale_all_dim",   "truncate"};
+                                          "mscale_all_dim",   "truncate",
+                                          "attn_factor",      "finetuned"};  // the last one changes nothing
 
 void check_rope_keys(Fields& f, const Json& block, const std::string& kind, std::span<const std::string_view> keys) {
   for (const auto& [key, value] : block.items())
@@ -313,7 +327,10 @@ RopeConfig read_rope_block(Fields& top, Fields& f, const Json& block, const Mode
   const double from_factor = mscale > 0 && all_dim > 0
                                  ? yarn_scale(rope.factor, mscale) / yarn_scale(rope.factor, all_dim)
                                  : yarn_scale(rope.factor, 1.0);
-  rope.attention_factor = f.number_or("attention_factor", from_factor, 1e-3, 1e3);
+  // As in SGLang and vLLM; Hugging Face ignores it, and is wrong for DeepSeek-R1-0528-Qwen3-8B, which has it.
+  const double by_file = f.number_or("attn_factor", 1.0, 1e-3, 1e3);
+  if (f.has("attn_factor") && f.has("attention_factor")) f.refuse("attn_factor", "is set, and attention_factor too: expected one of them");
+  rope.attention_factor = f.number_or("attention_factor", from_factor * by_file, 1e-3, 1e3);
   return rope;
 }
 

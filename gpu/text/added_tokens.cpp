@@ -1,6 +1,8 @@
 #include "gpu/text/added_tokens.h"
 
 #include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "gpu/text/utf8.h"
 
@@ -20,6 +22,20 @@ size_t trailing_space_bytes(std::string_view text) {
 }
 
 }  // namespace
+
+Status read_tokens_by_id(const JsonAt& field, std::map<int64_t, nlohmann::json>& tokens) {
+  if (field.is_null()) return {};
+  if (!field.is_object()) return field.wrong("must be an object");
+  for (const auto& [key, token] : field.value().items()) {
+    int64_t id = 0;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (read.ec != std::errc() || read.ptr != key.data() + key.size()) return field.wrong("has the key '", key, "'; expected a token id");
+    if (const auto content = field.at(key).at("content").text(); !content.ok()) return content.error();
+    tokens[id] = token;
+    tokens[id]["id"] = id;
+  }
+  return {};
+}
 
 Result<AddedTokens> AddedTokens::parse(const JsonAt& field, const TextNormalizer& normalizer) {
   AddedTokens added;

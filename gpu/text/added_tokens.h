@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +35,10 @@ struct TextPart {
   std::string_view text;
   std::optional<int32_t> token_id;
 };
+
+/// Reads the `added_tokens_decoder` of a tokenizer_config.json, {"7": {"content": ...}}, into `tokens`, each with its id as in the list of a
+/// tokenizer.json. Null: there are none. Errors: kInvalidArgument.
+Status read_tokens_by_id(const JsonAt& field, std::map<int64_t, nlohmann::json>& tokens);
 
 class AddedTokens {
  public:

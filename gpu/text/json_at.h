@@ -17,6 +17,9 @@ class JsonAt {
   /// `name` names the document in errors, usually its path.
   JsonAt(const nlohmann::json& value, std::string name) : value_(&value), file_(std::move(name)) {}
 
+  /// A value that errors name as `place`.
+  JsonAt(const nlohmann::json& value, const JsonAt& place) : value_(&value), file_(place.file_), path_(place.path_) {}
+
   JsonAt at(std::string_view key) const;
   /// The elements of an array; none for any other value.
   std::vector<JsonAt> elements() const;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -97,7 +98,7 @@ class BpeTokenizer final : public Tokenizer {
   /// `config`: that of tokenizer_config.json; null: there is none.
   static Result<std::shared_ptr<const Tokenizer>> make(const JsonAt& file, const JsonAt& config) {
     SEER_ASSIGN_OR_RETURN(TextNormalizer normalizer, TextNormalizer::parse(file.at("normalizer")));
-    SEER_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::parse(file.at("added_tokens"), normalizer));
+    SEER_ASSIGN_OR_RETURN(AddedTokens added, read_added_tokens(file.at("added_tokens"), config.at("added_tokens_decoder"), normalizer));
     SEER_ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::parse(file.at("pre_tokenizer")));
     SEER_ASSIGN_OR_RETURN(BpeModel model, BpeModel::parse(file.at("model"), pretokenizer.byte_level()));
     SEER_ASSIGN_OR_RETURN(SpecialFrame frame, SpecialFrameReader::read(file.at("post_processor")));
@@ -192,6 +193,18 @@ class BpeTokenizer final : public Tokenizer {
         return file.at("added_tokens").wrong("names '", token.text, "', which has another id already");
     }
     return {};
+  }
+
+  /// As in Hugging Face's PreTrainedTokenizerFast: what tokenizer_config.json says of a token counts.
+  static Result<AddedTokens> read_added_tokens(const JsonAt& listed, const JsonAt& decoder, const TextNormalizer& normalizer) {
+    SEER_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::parse(listed, normalizer));
+    if (decoder.is_null()) return added;
+    std::map<int64_t, nlohmann::json> tokens;
+    for (const JsonAt& token : listed.elements()) tokens[token.at("id").value().get<int64_t>()] = token.value();
+    SEER_RETURN_IF_ERROR(read_tokens_by_id(decoder, tokens));
+    nlohmann::json all = nlohmann::json::array();
+    for (auto& [id, token] : tokens) all.push_back(std::move(token));
+    return AddedTokens::parse(JsonAt(all, decoder), normalizer);
   }
 
   /// Hugging Face's LlamaTokenizerFast puts what add_bos_token and add_eos_token say in place of the file's frame (DeepSeek's models).

@@ -4,7 +4,6 @@
 #include <sentencepiece_processor.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -45,7 +44,7 @@ struct Settings {
 
 Result<Settings> read_settings(const JsonAt& config) {
   Settings settings;
-  SEER_ASSIGN_OR_RETURN(settings.bos, config.at("add_bos_token").flag_or(false));
+  SEER_ASSIGN_OR_RETURN(settings.bos, config.at("add_bos_token").flag_or(true));
   SEER_ASSIGN_OR_RETURN(settings.eos, config.at("add_eos_token").flag_or(false));
   SEER_ASSIGN_OR_RETURN(settings.every_part_spaced, config.at("legacy").flag_or(true));
   return settings;
@@ -82,15 +81,7 @@ Result<AddedTokens> read_special_tokens(const Model& model, const std::filesyste
     SEER_ASSIGN_OR_RETURN(const int64_t number, JsonAt(id, old_file).integer());
     tokens[number] = {{"content", content}, {"special", true}};
   }
-  const JsonAt listed = config.at("added_tokens_decoder");
-  if (!listed.is_null() && !listed.is_object()) return listed.wrong("must be an object");
-  for (const auto& [key, token] : listed.value().items()) {
-    int64_t id = 0;
-    const auto read = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (read.ec != std::errc() || read.ptr != key.data() + key.size()) return listed.wrong("has the key '", key, "'; expected a token id");
-    if (const auto content = listed.at(key).at("content").text(); !content.ok()) return content.error();
-    tokens[id] = token;
-  }
+  SEER_RETURN_IF_ERROR(read_tokens_by_id(config.at("added_tokens_decoder"), tokens));
   Json list = Json::array();
   for (auto& [id, token] : tokens) {
     token["id"] = id;
@@ -153,6 +144,9 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (const AddedToken* const token = added(id)) {
         end_run();
         text += token->content;
+      } else if (is_piece(id) && model_->IsByte(id)) {
+        end_run();
+        text += piece(id);  // the library would put U+FFFD where a character is not whole yet
       } else if (is_piece(id)) {
         run.push_back(id);
       }

@@ -207,7 +207,7 @@ TEST_CASE("bad input: model folders") {
               {"rope/config.json: rope_scaling: factor", "no rope_type"}, 2);
 
   bad.rollout("unknown architecture", {{"--model", bad.model_with("mamba", "architectures", {"MambaForCausalLM"})}},
-              {"mamba/config.json", "architectures", "MambaForCausalLM", "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+              {"mamba/config.json", "architectures", "MambaForCausalLM", "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
               2);
   bad.rollout("config field of a wrong type", {{"--model", bad.model_with("field", "hidden_size", "big")}},
               {"field/config.json", "hidden_size", "integer", "found \"big\""}, 2);

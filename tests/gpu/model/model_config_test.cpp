@@ -112,8 +112,8 @@ std::string detail(const std::string& kind, const nlohmann::json& changes) {
 
 TEST_CASE("model config: an error is one sentence") {
   CHECK(detail("llama", {{"architectures", {"MixtralForCausalLM"}}}) ==
-        ": architectures names the unknown architecture MixtralForCausalLM; known: LlamaForCausalLM, Qwen2ForCausalLM, "
-        "Qwen3ForCausalLM");
+        ": architectures names the unknown architecture MixtralForCausalLM; known: LlamaForCausalLM, MistralForCausalLM, "
+        "Qwen2ForCausalLM, Qwen3ForCausalLM");
   CHECK(detail("llama", {{"hidden_size", nullptr}}) == ": hidden_size is missing");
   CHECK(detail("llama", {{"hidden_size", -3}}) == ": hidden_size must be an integer from 1 to 65536, found -3");
   CHECK(detail("llama", {{"vocab_size", "many"}}) ==
@@ -123,6 +123,9 @@ TEST_CASE("model config: an error is one sentence") {
   CHECK(detail("llama", {{"head_dim", 15}}) == ": head_dim must be even, found 15");
   CHECK(detail("qwen2", {{"use_sliding_window", true}}) ==
         ": use_sliding_window is true: sliding window attention is not supported");
+  CHECK(detail("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 1}}) ==
+        ": use_sliding_window is true: sliding window attention is not supported");
+  CHECK(detail("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 28}}).empty());
   CHECK(detail("qwen3", {{"layer_types", {"full_attention", "sliding_attention"}}}) ==
         ": layer_types holds \"sliding_attention\": only \"full_attention\" is supported");
   CHECK(detail("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}) ==
@@ -171,6 +174,10 @@ TEST_CASE("model config: rope_parameters, flat or nested by kind of layer, says 
     CHECK(read_again->context_tokens_max == older->context_tokens_max);
     CHECK(rope_frequencies(*read_again) == rope_frequencies(*older));
   }
+  // DeepSeek-R1-0528-Qwen3-8B's factor undoes the one that follows from `factor`; a key of fine-tuned models changes nothing.
+  const auto undone = read(tiny_config("qwen3", {{"rope_theta", 5e5}, {"rope_scaling", with(with(kYarn, "attn_factor", 0.8782488562869419), "finetuned", true)}}));
+  REQUIRE(undone.ok());
+  CHECK(undone->rope.attention_factor == doctest::Approx(1.0));
   // Without a field for it, the context before yarn is the model's own.
   const auto own = read(tiny_config("qwen3", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}));
   CHECK(own->rope.original_context_tokens == 1024);
@@ -186,8 +193,10 @@ TEST_CASE("model config: a rope that is unknown or contradicts itself is refused
         ": rope_scaling: factor is 2.0, which means nothing for rope_type default");
   CHECK(scaling({{"low_freq_factor", 1.0}}) ==
         ": rope_scaling: low_freq_factor is 1.0, which means nothing for rope_type default");
-  CHECK(scaling(with(kYarn, "attn_factor", 2)) ==
-        ": rope_scaling: attn_factor is 2, which means nothing for rope_type yarn");
+  CHECK(scaling(with(kYarn, "attn_factors", 2)) ==
+        ": rope_scaling: attn_factors is 2, which means nothing for rope_type yarn");
+  CHECK(scaling(with(with(kYarn, "attn_factor", 2), "attention_factor", 2)) ==
+        ": rope_scaling: attn_factor is set, and attention_factor too: expected one of them");
   CHECK(scaling(with(kYarn, "rope_theta", 5e5)) ==
         ": rope_scaling: rope_theta is 500000, but 10000 outside of the block");
   CHECK(scaling("yarn") == ": rope_scaling must be an object, found \"yarn\"");
@@ -369,6 +378,20 @@ TEST_CASE("model config: missing and malformed files") {
   write_file(folder.path() / "config.json", tiny_config("llama").dump());
   write_file(folder.path() / "generation_config.json", "not json");
   CHECK(read_model_config(folder.path()).error().detail.ends_with("generation_config.json:1 is not valid JSON"));
+}
+
+TEST_CASE("model config: Mistral without sliding windows is computed as Llama is") {
+  const auto mistral = [](nlohmann::json more) {
+    more["architectures"] = {"MistralForCausalLM"};
+    more["model_type"] = "mistral";
+    return more;
+  };
+  const auto config = read(tiny_config("llama", mistral({{"sliding_window", nullptr}})));
+  REQUIRE_MESSAGE(config.ok(), config.error().detail);
+  CHECK(config->family == ModelFamily::kLlama);
+  CHECK(detail("llama", mistral({})) == ": sliding_window is missing, which means 4096: sliding window attention is not supported");
+  CHECK(detail("llama", mistral({{"sliding_window", 4096}})) == ": sliding_window is 4096: sliding window attention is not supported");
+  CHECK(detail("llama", mistral({{"sliding_window", nullptr}, {"num_key_value_heads", nullptr}})) == ": num_key_value_heads is missing");
 }
 
 }  // namespace

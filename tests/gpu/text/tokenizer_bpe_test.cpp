@@ -105,6 +105,23 @@ TEST_CASE("bpe tokenizer: what LlamaTokenizerFast puts before and behind a text 
   CHECK(framed(config).error().detail == "tokenizer_config.json: bos_token is 'no such token', which is no token, though add_bos_token is true");
 }
 
+TEST_CASE("bpe tokenizer: what tokenizer_config.json says of an added token counts, and it may add some") {
+  const auto plain = parse(small_file()).value();
+  const int32_t size = plain->vocab_size(), a = plain->encode("a")->at(0), b = *plain->id_of("b");
+  const nlohmann::json config = {{"added_tokens_decoder",
+                                  {{std::to_string(size), {{"content", "<|new|>"}, {"special", true}}},
+                                   {std::to_string(b), {{"content", "b"}, {"special", true}, {"lstrip", true}, {"normalized", false}}}}}};
+  const auto loaded = parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(config, "tokenizer_config.json"));
+  REQUIRE_MESSAGE(loaded.ok(), loaded.error().detail);
+  CHECK((*loaded)->vocab_size() == size + 1);
+  CHECK(*(*loaded)->encode("a<|new|>a") == Ids{a, size, a});
+  CHECK(*(*loaded)->encode("a  ba") == Ids{a, b, a});
+  CHECK((*loaded)->decode(Ids{a, b, size}, {.skip_special = true}) == "a");
+  const nlohmann::json wrong = {{"added_tokens_decoder", {{"x", {{"content", "y"}}}}}};
+  CHECK(parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(wrong, "tokenizer_config.json")).error().detail ==
+        "tokenizer_config.json: added_tokens_decoder has the key 'x'; expected a token id");
+}
+
 TEST_CASE("bpe tokenizer: pieces joined are the decoded text; Llama 2 drops the first space of a text only") {
   for (const std::string name : {"llama3_like", "gpt2_like"}) {
     const auto tokenizer = load(name);

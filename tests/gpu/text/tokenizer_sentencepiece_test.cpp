@@ -100,6 +100,34 @@ TEST_CASE("sentencepiece tokenizer: cuts a text at control symbols and at the to
   CHECK(bad_key.error().detail.find("added_tokens_decoder has the key 'x'; expected a token id") != std::string::npos);
 }
 
+TEST_CASE("sentencepiece tokenizer: a text grows with its tokens, also in the middle of a character; the settings say what frames it") {
+  const auto loaded = load_tokenizer(text_data("sentencepiece"));
+  if (!loaded.ok()) {
+    MESSAGE("skipped: this build has no SentencePiece");
+    return;
+  }
+  const Tokenizer& tokenizer = **loaded;
+  const std::string text = "the \U0001F600 tokens \u4e2d\u00e9 the";
+  const Ids ids = *tokenizer.encode(text);
+  CHECK(tokenizer.decode(ids) == text);
+  std::string before;
+  for (size_t count = 1; count <= ids.size(); ++count) {
+    const std::string part = tokenizer.decode(std::span(ids).first(count));
+    CHECK(part.starts_with(before));
+    before = part;
+  }
+
+  TestFolder folder;
+  std::filesystem::copy(text_data("sentencepiece/tokenizer.model"), folder.path());
+  const Ids framed = *(*load_sentencepiece_tokenizer(folder.path()))->encode("the", {.add_special = true});
+  CHECK(framed.front() == *tokenizer.id_of("<s>"));  // LlamaTokenizer's default
+  CHECK(framed.back() == tokenizer.encode("the")->back());
+  write_file(folder.path() / "tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true})");
+  const Ids behind = *(*load_sentencepiece_tokenizer(folder.path()))->encode("the", {.add_special = true});
+  CHECK(behind.front() == tokenizer.encode("the")->front());
+  CHECK(behind.back() == *tokenizer.id_of("</s>"));
+}
+
 TEST_CASE("sentencepiece tokenizer: a file that is no model is an error that names it") {
   const auto loaded = load_sentencepiece_tokenizer("/nonexistent");
   REQUIRE_FALSE(loaded.ok());
