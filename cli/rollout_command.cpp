@@ -42,7 +42,8 @@ struct FailedRequests {
   Error sentence(const RolloutOptions& options, const RolloutWork& work, int64_t requests) const {
     return fail(Code::kUnavailable, count, " of ", requests, " requests ended with an error, the first of them ",
                 options.prompts_name(), ":", work.lines[first.request.group.index].line, " sample ", first.request.sample, ": ",
-                first.error);
+                first.error,
+                options.journal.empty() ? "" : cat("; journal ", options.journal, " is kept: the same command with --resume makes only these again"));
   }
 };
 
@@ -209,7 +210,7 @@ Status Runs::run(const std::string& policy) {
   if (files.html) drawn.push_back(run_of(options, *std::move(outcome)));
   if (!complete || kept.out == nullptr) return {};
   if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
-  return journal.clear();
+  return failed.count > 0 ? Status{} : journal.clear();  // with --resume only what failed is made again
 }
 
 /// Writes report, profile and page; of a run that was stopped, beside their paths.

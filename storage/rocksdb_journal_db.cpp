@@ -17,6 +17,20 @@ namespace seer {
 namespace {
 
 constexpr size_t kWriteBufferBytes = 32 << 20;
+constexpr const char* kFormatKey = "format";
+
+/// A database without records gets the format.
+Status check_format(rocksdb::DB& db, const std::string& dir) {
+  const auto ended = [&](const rocksdb::Status& status) { return status.ok() ? Status{} : Status{journal_error(status, dir)}; };
+  std::string bytes;
+  const rocksdb::Status found = db.Get({}, kFormatKey, &bytes);
+  if (found.ok()) return bytes == journal_key('f', kJournalFormat) ? Status{} : Status{of_another_build(dir)};
+  if (!found.IsNotFound()) return ended(found);
+  const std::unique_ptr<rocksdb::Iterator> all(db.NewIterator({}));
+  all->SeekToFirst();
+  if (all->Valid()) return of_another_build(dir);
+  return ended(db.Put({}, kFormatKey, journal_key('f', kJournalFormat)));
+}
 
 }  // namespace
 
@@ -33,7 +47,9 @@ Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, co
   options.info_log = std::make_shared<SilentLogger>();
   rocksdb::DB* db = nullptr;
   if (const rocksdb::Status opened = rocksdb::DB::Open(options, path, &db); !opened.ok()) return journal_error(opened, dir);
-  return std::unique_ptr<rocksdb::DB>(db);
+  std::unique_ptr<rocksdb::DB> journal(db);
+  SEER_RETURN_IF_ERROR(check_format(*journal, dir));
+  return journal;
 }
 
 Status sync_journal_db(const rocksdb::DB& db, const std::string& dir) {

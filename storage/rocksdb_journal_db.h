@@ -16,7 +16,9 @@ namespace seer {
 Error journal_error(const rocksdb::Status& status, const std::string& dir);
 /// The error where what the journal is about cannot be read.
 Error of_another_build(const std::string& dir);
-/// Opens the database in `path`, or makes it. Errors: those of journal_error().
+/// The layout of all records. It goes up with every change of one.
+inline constexpr uint64_t kJournalFormat = 2;
+/// Opens the database in `path`, or makes it. Errors: those of journal_error(); of_another_build() if it has records of another format.
 Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, const std::string& dir);
 /// Makes what was written safe from a crash of the machine. Thread-safe, also beside writes. Errors: kIo. Does not use the database: after
 /// a failed write RocksDB 7.8 ends the process when its log is to be synced.

@@ -13,6 +13,7 @@
 //
 //   seer-rollout-journal.lock    locked while a process uses the directory
 //   db/                          the RocksDB database. Numbers in keys are big-endian, so that they sort:
+//     "format"                   of the records (rocksdb_journal_db.h)
 //     "work"                     JournalWork
 //     "r" number                 Response, by the order in which they were finished
 //     "t" group sample first     CommittedTokens from token `first` on; none once the response is there

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "storage/directory_lock.h"
@@ -13,6 +14,7 @@
 //
 //   seer-served-journal.lock           held while a process has it
 //   db/                                the RocksDB database. Numbers in keys are big-endian, so that they are in order:
+//     "format"                         of the records (rocksdb_journal_db.h)
 //     "mark"                           ServedModelMark
 //     "h" rollout                      ServedHead
 //     "g" rollout group                ServedGroup
@@ -38,17 +40,24 @@ class RocksdbServedJournal final : public ServedJournal {
   Status begin(const ServedModelMark& mark);
   Result<ServedContents> read() const override;
   Status set_mark(const ServedModelMark& mark) override;
-  Status put(const ServedHead& head) override { return ended(db_->Put({}, journal_key('h', head.number), record_bytes(head))); }
+  Status put(const ServedHead& head) override { return put(journal_key('h', head.number), record_bytes(head)); }
   Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) override;
   Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) override;
   Status finish(uint64_t rollout, const std::vector<ServedResponse>& responses) override;
   Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) override;
   Status forget(uint64_t rollout) override;
-  Status sync() override { return sync_journal_db(*db_, dir_); }
+  Status reopen() override;
+  Status sync() override;
 
  private:
   Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{journal_error(status, dir_)}; }
-  Status write(rocksdb::WriteBatch& batch) { return ended(db_->Write({}, &batch)); }
+  Error closed() const { return fail(Code::kIo, "journal ", dir_, " is closed, since it could not be opened again"); }
+  Status write(rocksdb::WriteBatch& batch) { return db_ == nullptr ? Status{closed()} : ended(db_->Write({}, &batch)); }
+  Status put(const std::string& key, const std::string& record) {
+    rocksdb::WriteBatch batch;
+    (void)batch.Put(key, record);
+    return write(batch);
+  }
   static void drop(rocksdb::WriteBatch& batch, const std::string& key) { (void)batch.DeleteRange(key, end_of(key)); }
   /// Calls take(record) for each whose key begins so, in order.
   template <class Record, class Take>
@@ -56,7 +65,8 @@ class RocksdbServedJournal final : public ServedJournal {
 
   const std::string dir_;
   const DirectoryLock lock_;  // given back after the database is closed
-  const std::unique_ptr<rocksdb::DB> db_;
+  std::mutex opening_;        // held while db_ changes, and by sync(), which comes from another thread
+  std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   /// The key of the tokens that a rollout has under this version.
   static std::string tokens_key(WeightVersion version, uint64_t rollout) { return journal_key('t', version.value, rollout); }
   WeightVersion version_;  // of the mark
@@ -103,6 +113,7 @@ Status RocksdbServedJournal::each(const std::string& begin, Take take) const {
 }
 
 Result<ServedContents> RocksdbServedJournal::read() const {
+  if (db_ == nullptr) return closed();
   ServedContents contents;
   SEER_RETURN_IF_ERROR(each<ServedHead>("h", [&](ServedHead head) { contents.rollouts.push_back({.head = std::move(head)}); }));
   for (ServedContents::Rollout& rollout : contents.rollouts) {
@@ -123,6 +134,7 @@ Result<ServedContents> RocksdbServedJournal::read() const {
 Status RocksdbServedJournal::add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) {
   rocksdb::WriteBatch batch;
   (void)batch.Put(journal_key('h', head.number), record_bytes(head));
+  (void)batch.DeleteRange(journal_key('g', head.number, first), end_of(journal_key('g', head.number)));
   for (const ServedGroup& group : groups) (void)batch.Put(journal_key('g', head.number, first++), record_bytes(group));
   return write(batch);
 }
@@ -132,7 +144,7 @@ Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& par
   newest_ = std::max(newest_, version);
   const std::string key = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample,
                                       static_cast<uint64_t>(part.first_index));
-  return ended(db_->Put({}, key, record_bytes(part)));
+  return put(key, record_bytes(part));
 }
 
 Status RocksdbServedJournal::finish(uint64_t rollout, const std::vector<ServedResponse>& responses) {
@@ -160,6 +172,19 @@ Status RocksdbServedJournal::forget(uint64_t rollout) {
   for (const char kind : {'g', 'r'}) drop(batch, journal_key(kind, rollout));
   for (const WeightVersion version : {version_, newest_}) drop(batch, tokens_key(version, rollout));
   return write(batch);
+}
+
+/// RocksDB 7.8 takes no writes after one that failed, even where the disk has room again.
+Status RocksdbServedJournal::reopen() {
+  const std::lock_guard lock(opening_);
+  db_ = nullptr;  // RocksDB does not open a folder twice
+  SEER_ASSIGN_OR_RETURN(db_, open_journal_db(dir_ + "/" + kDirectoryKind.data, dir_));
+  return {};
+}
+
+Status RocksdbServedJournal::sync() {
+  const std::lock_guard lock(opening_);
+  return db_ == nullptr ? Status{closed()} : sync_journal_db(*db_, dir_);
 }
 
 }  // namespace

@@ -50,7 +50,10 @@ struct ServedHead {
   uint64_t acknowledged = 0;  // responses up to this one are forgotten
   ServedStop stop;
   bool streams_groups = false;  // the responses of a group come together, as one line
-  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged, stop, streams_groups)
+  std::string expected_label;      // what clients call the weights that are to make the responses; empty: any may
+  WeightVersion expected_version;  // their number when the rollout came
+  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged, stop, streams_groups, expected_label,
+              expected_version)
 };
 
 /// A group as it runs.
@@ -97,7 +100,7 @@ class ServedJournal {
   virtual Status set_mark(const ServedModelMark& mark) = 0;
   /// Adds the rollout, or replaces its head.
   virtual Status put(const ServedHead& head) = 0;
-  /// A rollout and groups for it; the first of them has this index.
+  /// A rollout and groups for it; the first of them has this index. Drops what a call that failed may have left after them.
   virtual Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) = 0;
   /// Tokens of later weights than the mark's count once it is set to these; those of earlier ones are dropped.
   virtual Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) = 0;
@@ -106,6 +109,9 @@ class ServedJournal {
   /// The responses were acknowledged. Their lines are not needed any more.
   virtual Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) = 0;
   virtual Status forget(uint64_t rollout) = 0;
+  /// After a call failed: makes it possible that later ones work. What was written is there, and the call that failed may have left some
+  /// of its own. Errors: as of open(). Then all calls fail until one of this works.
+  virtual Status reopen() = 0;
   /// Thread-safe.
   virtual Status sync() = 0;
 };

@@ -220,13 +220,17 @@ void add_aliases(Families& out, const ServeFigures& figures, const GatewayLoads&
 bool has_metrics() { return true; }
 
 Result<std::string> metrics_text(const ServeFigures& figures, const GatewayLoads& now, const ServedModel& model,
-                                 size_t connections) {
+                                 size_t connections, std::optional<bool> journal_fails) {
   Families families;
   add_http(families, figures, connections);
   add_gateway(families, now);
   add_responses(families, figures);
   add_machines(families, figures.report(), model);
   add_kv(families, figures.report());
+  if (journal_fails)
+    families.push_back(gauge("seer_journal_failed", "1 while the journal cannot be written: groups of rollouts are refused.")
+                           .add(*journal_fails ? 1 : 0)
+                           .take());
   add_aliases(families, figures, now, model);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, families);
@@ -237,7 +241,7 @@ Result<std::string> metrics_text(const ServeFigures& figures, const GatewayLoads
 
 bool has_metrics() { return false; }
 
-Result<std::string> metrics_text(const ServeFigures&, const GatewayLoads&, const ServedModel&, size_t) {
+Result<std::string> metrics_text(const ServeFigures&, const GatewayLoads&, const ServedModel&, size_t, std::optional<bool>) {
   return fail(Code::kUnavailable, "metrics need prometheus-cpp, but this build was made without it");
 }
 

@@ -2,6 +2,7 @@
 // those that begin with `sglang:` mean the same as SGLang's, for dashboards and trainers that know it. No label holds
 // what a client sent. metrics.cpp is the only file that includes prometheus-cpp.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,8 +16,9 @@ inline constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; cha
 
 /// Whether this build has prometheus-cpp.
 bool has_metrics();
-/// `now` may be later than the last report in `figures`. kUnavailable: this build has no prometheus-cpp.
+/// `now` may be later than the last report in `figures`. `journal_fails`: that of rollouts cannot be written; none: there is no journal.
+/// kUnavailable: this build has no prometheus-cpp.
 Result<std::string> metrics_text(const ServeFigures& figures, const GatewayLoads& now, const ServedModel& model,
-                                 size_t connections);
+                                 size_t connections, std::optional<bool> journal_fails = {});
 
 }  // namespace seer

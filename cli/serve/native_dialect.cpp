@@ -9,6 +9,7 @@
 #include "cli/json_lines.h"
 #include "cli/response_lines.h"
 #include "cli/serve/request_fields.h"
+#include "cli/steady_time.h"
 
 namespace seer {
 namespace {
@@ -277,8 +278,8 @@ std::string without_newline(std::string line) {
 
 }  // namespace
 
-NativeDialect::NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts)
-    : front_(front), chat_(std::move(chat)), rollouts_(rollouts) {}
+NativeDialect::NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts, EventLog log)
+    : front_(front), chat_(std::move(chat)), rollouts_(rollouts), log_(std::move(log)), first_version_(front.version()) {}
 
 bool NativeDialect::handle(HttpRequest& request, const Reply& reply) {
   if (!request.path.starts_with(kRoot) || (request.path.size() > kRoot.size() && request.path[kRoot.size()] != '/')) return false;
@@ -323,6 +324,7 @@ void NativeDialect::begin(ServedHead head, const std::optional<std::string>& exp
   }
   if (const std::string runs = front_.version_label(front_.version()); expected_version && *expected_version != runs)
     return refuse(reply, fail(Code::kStale, "body:1: expect_weight_version is ", shown(*expected_version), ", and version ", runs, " runs"));
+  if (expected_version) head.expected_label = *expected_version, head.expected_version = front_.version();
   if (options.from_seq.value_or(1) > 1)
     return refuse(reply,
                   fail(Code::kInvalidArgument, "from_seq is ", *options.from_seq, ": expected 1, since the rollout is not there yet"));
@@ -414,9 +416,11 @@ void NativeDialect::acknowledge(const HttpRequest& request, const std::string& i
 void NativeDialect::cancel_group(const std::string& id, const std::string& name, const Reply& reply) {
   const Result<uint32_t> group = rollouts_.find_group(id, name);
   if (!group.ok()) return refuse(reply, group.error());
-  const auto at = tickets_.find({rollouts_.find(id)->number, *group});
-  if (at == tickets_.end()) return refuse(reply, fail(Code::kStale, "group ", json_string(shown(name)), " is over"));
-  front_.abort({at->second});
+  const uint64_t rollout = rollouts_.find(id)->number;
+  if (const auto at = tickets_.find({rollout, *group}); at != tickets_.end())
+    front_.abort({at->second});
+  else if (!abort_waiting(rollout, *group))
+    return refuse(reply, fail(Code::kStale, "group ", json_string(shown(name)), " is over"));
   answer(id, {}, reply);
 }
 
@@ -431,10 +435,12 @@ void NativeDialect::remove(const HttpRequest& request, const std::string& id, co
   const std::vector<Ticket> tickets = tickets_of(head->number);
   if (on_cancel == "return_partial") {
     front_.abort({tickets.begin(), tickets.end()});
+    abort_waiting(head->number);
     return answer(id, rollouts_.close(id), reply);
   }
   const ServedState state = rollouts_.state(id).value();
   front_.cancel(tickets);
+  waiting_.erase(head->number);
   std::erase_if(tickets_, [&](const auto& entry) { return entry.first.first == head->number; });
   (void)rollouts_.forget(id);
   reply->send(200, without_newline(served_state_line("deleted", state)));
@@ -457,8 +463,75 @@ void NativeDialect::resume(std::vector<ServedWork> work, WeightVersion version) 
   }
 }
 
+RunningWeights NativeDialect::weights() const {
+  const WeightVersion version = front_.version();
+  return {.version = version, .name = front_.version_name(version), .is_first = version == first_version_};
+}
+
 void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
   if (work.empty()) return;
+  const ServedHead& head = rollouts_.head(work.front().rollout);
+  const Turn turn = turn_of(head, weights());
+  if (turn == Turn::kRuns) return begin_groups(std::move(work), version);
+  if (turn == Turn::kWaits) return wait(head.number, std::move(work));
+  const std::string error = cat("the rollout expects weight version ", shown(head.expected_label), ", and version ",
+                                front_.version_label(front_.version()), " runs");
+  log_.warn(steady_us(), "rollout_unmade", {{"rollout_id", head.id}, {"groups", work.size()}, {"error", error}});
+  end_unmade(work, FinishReason::kError, error);
+}
+
+void NativeDialect::wait(uint64_t rollout, std::vector<ServedWork> work) {
+  const ServedHead& head = rollouts_.head(rollout);
+  log_.info(steady_us(), "rollout_waits", {{"rollout_id", head.id}, {"groups", work.size()}, {"for_version", shown(head.expected_label)},
+                                           {"weight_version", front_.version_label(front_.version())}});
+  for (ServedWork& group : work) {
+    group.begun.clear();  // of other weights
+    waiting_[rollout].push_back(std::move(group));
+  }
+  rollouts_.set_waits(rollout, true);
+}
+
+void NativeDialect::run_waiting() {
+  if (waiting_.empty() || front_.is_updating()) return;  // other weights may run before the groups begin
+  std::vector<uint64_t> ready;
+  for (const auto& [rollout, groups] : waiting_)
+    if (turn_of(rollouts_.head(rollout), weights()) != Turn::kWaits) ready.push_back(rollout);
+  for (const uint64_t rollout : ready) {
+    rollouts_.set_waits(rollout, false);
+    run(std::move(waiting_.extract(rollout).mapped()));
+  }
+}
+
+bool NativeDialect::abort_waiting(uint64_t rollout, std::optional<uint32_t> group) {
+  const auto at = waiting_.find(rollout);
+  if (at == waiting_.end()) return false;
+  std::vector<ServedWork>& groups = at->second;
+  const auto kept = std::stable_partition(groups.begin(), groups.end(), [&](const ServedWork& work) { return group && work.group != *group; });
+  const std::vector<ServedWork> ended(std::make_move_iterator(kept), std::make_move_iterator(groups.end()));
+  groups.erase(kept, groups.end());
+  if (groups.empty()) {
+    waiting_.erase(at);
+    rollouts_.set_waits(rollout, false);
+  }
+  end_unmade(ended, FinishReason::kAborted);
+  return !ended.empty();
+}
+
+void NativeDialect::end_unmade(const std::vector<ServedWork>& work, FinishReason finish, const std::string& error) {
+  for (const ServedWork& group : work) {
+    const std::vector<uint64_t> seeds = rollouts_.group(group.rollout, group.group)->seeds;
+    for (uint32_t i = 0; i < group.samples.size(); ++i) {
+      Response response;
+      response.seed = seeds[group.samples[i]];
+      response.finish = finish;
+      response.error = error;
+      response.version = front_.version();
+      give(group, i, response);
+    }
+  }
+}
+
+void NativeDialect::begin_groups(std::vector<ServedWork> work, WeightVersion version) {
   const ServedHead& head = rollouts_.head(work.front().rollout);
   Call call{.requests = {}, .outlives_server = rollouts_.has_journal()};
   for (ServedWork& group : work) {
@@ -494,7 +567,12 @@ void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
   for (size_t i = 0; i < tickets.size(); ++i) tickets_[{(*groups)[i].rollout, (*groups)[i].group}] = tickets[i];
 }
 
-void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const Response& given) {
+void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const Response& response) {
+  give(work, sample, response);
+  if (now_us_ >= 0) tick(now_us_);  // else the time that a rollout has would count from 0
+}
+
+void NativeDialect::give(const ServedWork& work, uint32_t sample, const Response& given) {
   const ServedGroup* const spec = rollouts_.group(work.rollout, work.group);
   if (spec == nullptr) return;
   Response response = given;
@@ -510,7 +588,6 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
                     .line = {}},
                    line);
   if (rollouts_.group(work.rollout, work.group) == nullptr) tickets_.erase({work.rollout, work.group});
-  if (now_us_ >= 0) tick(now_us_);  // else the time that a rollout has would count from 0
 }
 
 void NativeDialect::tick(int64_t now_us) {
@@ -518,7 +595,9 @@ void NativeDialect::tick(int64_t now_us) {
   for (const uint64_t rollout : rollouts_.take_stopped(now_us)) {
     const std::vector<Ticket> tickets = tickets_of(rollout);
     front_.abort({tickets.begin(), tickets.end()});
+    abort_waiting(rollout);
   }
+  run_waiting();
 }
 
 std::vector<Ticket> NativeDialect::tickets_of(uint64_t rollout) const {

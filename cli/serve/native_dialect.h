@@ -13,6 +13,9 @@
 //   POST   /seer/v1/rollouts/ID/close            no more groups come (also /finish)
 //   POST   /seer/v1/rollouts/ID/ack              {"seq": N}: responses up to this one may be forgotten
 //   DELETE /seer/v1/rollouts/ID                  it ends, and is forgotten; with on_cancel=return_partial as if each group was cancelled
+//
+// Groups of a rollout that expects a weight version begin while that one runs (turn_of()). After a restart they may have to wait here for
+// it: the gateway does not know of them then, and what ends its requests does not end them.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/log.h"
 #include "cli/chat_prompts.h"
 #include "cli/serve/front.h"
 #include "cli/serve/served_rollouts.h"
@@ -31,12 +35,12 @@ namespace seer {
 class NativeDialect {
  public:
   /// `chat`: null: the model has no chat template.
-  NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts);
+  NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts, EventLog log = {});
   /// False: the path is not of this dialect.
   bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   /// Goes on with what another process left. `version`: of the weights that made what was begun.
   void resume(std::vector<ServedWork> work, WeightVersion version);
-  /// Stops rollouts whose time has come. Called every now and then, and after each response.
+  /// Stops rollouts whose time has come, and begins groups whose weights have come. Called every now and then, and after each response.
   void tick(int64_t now_us);
 
  private:
@@ -61,15 +65,28 @@ class NativeDialect {
   void remove(const HttpRequest& request, const std::string& id, const Reply& reply);
   /// Answers with the rollout's figures.
   void answer(const std::string& id, const Status& done, const Reply& reply);
-  /// Has these groups of one rollout run.
+  /// Has these groups of one rollout run, wait or end, as its expected weights say.
   void run(std::vector<ServedWork> work, WeightVersion version = {});
+  void begin_groups(std::vector<ServedWork> work, WeightVersion version);
+  void wait(uint64_t rollout, std::vector<ServedWork> work);
+  /// Groups that wait are looked at again.
+  void run_waiting();
+  /// Ends groups that wait, or this one of them. False: there is none.
+  bool abort_waiting(uint64_t rollout, std::optional<uint32_t> group = {});
+  /// Answers groups of which no token is made here. `error`: with kError.
+  void end_unmade(const std::vector<ServedWork>& work, FinishReason finish, const std::string& error = {});
+  RunningWeights weights() const;
   void on_response(const ServedWork& work, uint32_t sample, const Response& response);
+  void give(const ServedWork& work, uint32_t sample, const Response& response);
   std::vector<Ticket> tickets_of(uint64_t rollout) const;
 
   Front& front_;
   const std::shared_ptr<const ChatPrompts> chat_;
   ServedRollouts& rollouts_;
-  std::map<GroupKey, Ticket> tickets_;  // of groups that run or wait
+  const EventLog log_;
+  const WeightVersion first_version_;   // that this process began with
+  std::map<GroupKey, Ticket> tickets_;  // of groups that the gateway has
+  std::map<uint64_t, std::vector<ServedWork>> waiting_;  // groups that wait for weights, by the number of their rollout
   uint64_t last_name_ = 0;              // of those that clients gave none
   int64_t now_us_ = -1;                 // at the last tick; -1: there was none
 };

@@ -98,24 +98,30 @@ struct KeepStreams {
   WeightsReceiver& receiver;
   const EventLog& log;
   int64_t ticked_us = 0, synced_us = 0;
-  std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
+  bool sync_fails = false;
+  std::shared_ptr<bool> journal_fails = std::make_shared<bool>(false);  // of the server's thread
   void look(int64_t now_us) {
     if (now_us - ticked_us >= kTickUs) {
       ticked_us = now_us;
-      server.post([&to = rollouts, &runs = native, &weights = receiver, &events = log, failed = has_failed, now_us] {
+      server.post([&to = rollouts, &runs = native, &weights = receiver, &events = log, fails = journal_fails, now_us] {
         runs.tick(now_us);
         weights.tick(now_us);
         to.tick(now_us);
-        tell(to.journal_failed(), *failed, events, now_us);
+        tell(to.journal_failed(), *fails, events, now_us);
       });
     }
     if (now_us - synced_us < kSyncUs) return;
     synced_us = now_us;
-    tell(rollouts.sync(), *has_failed, log, now_us);
+    tell(rollouts.sync(), sync_fails, log, now_us);
   }
-  /// Logs the first failure only.
-  static void tell(const Status& status, std::atomic<bool>& has_failed, const EventLog& log, int64_t now_us) {
-    if (!status.ok() && !has_failed.exchange(true)) log.warn(now_us, "journal_failed", {{"error", status.error().detail}});
+  /// Logs when something begins to fail, and when it works again.
+  static void tell(const Status& status, bool& fails, const EventLog& log, int64_t now_us) {
+    if (fails == !status.ok()) return;
+    fails = !status.ok();
+    if (fails)
+      log.warn(now_us, "journal_failed", {{"error", status.error().detail}});
+    else
+      log.info(now_us, "journal_works");
   }
 };
 /// Ends the server's thread with its scope: until then it calls the front.
@@ -175,12 +181,12 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .server_ids = [&to = *machines] { return to.server_ids(); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
-  StatusPage status_page(*server, front, log);
+  StatusPage status_page(*server, front, rollouts, log);
   SglangDialect sglang(front);
   std::optional<RouterDialect> router;
   if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);
-  NativeDialect native(front, std::move(chat), rollouts);
+  NativeDialect native(front, std::move(chat), rollouts, log);
   WeightUploads uploads(*server, front, *machines, weight_bytes_max(loaded.model().get(), model));
   WeightsReceiver receiver(front, uploads);
   server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });

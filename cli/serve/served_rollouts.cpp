@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kPartBytes = 256 << 10;  // of a line, written at once
 constexpr size_t kGivenBytes = 80;        // bookkeeping of a response, about
+constexpr int64_t kMendUs = 10'000'000;   // between two tries of a journal that failed, while no groups come
 
 size_t bytes_of(const ServedGroup& group) {
   size_t stops = group.sampling.stop_token_ids.size() * sizeof(int32_t);
@@ -23,6 +24,10 @@ size_t bytes_of(const ServedGroup& group) {
 
 uint64_t hash_of(const ServedGroup& group) { return hash_bytes(record_bytes(group)); }
 
+Error not_written(const Status& failed) {
+  return fail(Code::kUnavailable, "the journal cannot be written, so no groups are taken in: ", failed.error().detail);
+}
+
 Error no_rollout(const std::string& id) { return fail(Code::kNotFound, "there is no rollout ", json_string(shown(id))); }
 
 }  // namespace
@@ -30,13 +35,23 @@ Error no_rollout(const std::string& id) { return fail(Code::kNotFound, "there is
 std::string served_state_line(const char* type, const ServedState& s) {
   return cat("{\"type\":\"", type, "\",\"rollout_id\":", json_string(s.id), ",\"open\":", s.is_open ? "true" : "false",
              ",\"stopped\":", s.is_stopped ? "true" : "false", ",\"groups\":", s.groups, ",\"responses\":", s.responses, ",\"given\":", s.given, ",\"aborted\":", s.aborted,
-             ",\"failed\":", s.failed, ",\"output_tokens\":", s.output_tokens, ",\"acknowledged\":", s.acknowledged, "}\n");
+             ",\"failed\":", s.failed, ",\"output_tokens\":", s.output_tokens, ",\"acknowledged\":", s.acknowledged,
+             s.waits_for.empty() ? "" : ",\"waits_for_version\":" + json_string(s.waits_for), "}\n");
 }
 
-/// After a write that failed there are no more, so that the journal has all that came before, and nothing else.
+Turn turn_of(const ServedHead& head, const RunningWeights& now) {
+  if (head.expected_label.empty()) return Turn::kRuns;
+  const bool is_name = head.expected_label != cat(head.expected_version);
+  const bool has_same_label = head.expected_label == (now.name.empty() ? cat(now.version) : now.name);
+  // A trainer may have called its own weights "1" that were version 2 here; those of the start are version 1 to nobody but us.
+  if (has_same_label && !(is_name && now.is_first && now.name.empty())) return Turn::kRuns;
+  return (is_name ? now.is_first : now.version < head.expected_version) ? Turn::kWaits : Turn::kIsOver;
+}
+
+/// After a write that failed there are no more until catch_up(), so that the journal has all that came before, and nothing else.
 template <class Write>
 Status ServedRollouts::write(Write write) {
-  if (journal_ == nullptr || !journal_failed_.ok()) return {};
+  if (journal_ == nullptr || !journal_failed_.ok()) return journal_failed_;
   return journal_failed_ = write(*journal_);
 }
 
@@ -65,6 +80,8 @@ Result<std::vector<ServedWork>> ServedRollouts::restore() {
       for (uint32_t sample = 0; sample < rollout.groups[g].is_given.size(); ++sample)
         if (!rollout.groups[g].is_given[sample]) work.samples.push_back(sample);
     }
+    rollout.given_in_journal = rollout.state.given;
+    rollout.acknowledged_in_journal = rollout.head.acknowledged;
   }
   return all;
 }
@@ -125,8 +142,11 @@ Result<std::vector<ServedWork>> ServedRollouts::create(ServedHead head, std::vec
   SEER_RETURN_IF_ERROR(check_new({}, groups));
   SEER_RETURN_IF_ERROR(make_room(bytes, 1));
   head.number = last_number_ + 1;
-  SEER_RETURN_IF_ERROR(journal_failed_);
-  SEER_RETURN_IF_ERROR(write([&](ServedJournal& journal) { return journal.add(head, 0, groups); }));
+  SEER_RETURN_IF_ERROR(mend_journal());
+  if (!write([&](ServedJournal& journal) { return journal.add(head, 0, groups); }).ok()) {
+    to_forget_.push_back(head.number);
+    return not_written(journal_failed_);
+  }
   number_of_[head.id] = last_number_ = head.number;
   Rollout& rollout = rollouts_[head.number];
   rollout.head = std::move(head);
@@ -147,8 +167,9 @@ Result<std::vector<ServedWork>> ServedRollouts::add(const std::string& id, std::
   size_t bytes = 0;
   for (const ServedGroup& group : groups) bytes += bytes_of(group);
   SEER_RETURN_IF_ERROR(make_room(bytes, 0));  // this one is not over, so it stays
-  SEER_RETURN_IF_ERROR(journal_failed_);
-  SEER_RETURN_IF_ERROR(write([&](ServedJournal& journal) { return journal.add(rollout->head, static_cast<uint32_t>(rollout->groups.size()), groups); }));
+  SEER_RETURN_IF_ERROR(mend_journal());
+  const auto index = static_cast<uint32_t>(rollout->groups.size());
+  if (!write([&](ServedJournal& journal) { return journal.add(rollout->head, index, groups); }).ok()) return not_written(journal_failed_);
   return take_in(*rollout, std::move(groups));
 }
 
@@ -193,7 +214,8 @@ Status ServedRollouts::acknowledge(const std::string& id, uint64_t seq) {
     bytes_ -= (*line)->size();
   }
   rollout->lines.erase(rollout->lines.begin(), rollout->lines.begin() + count);
-  (void)write([&](ServedJournal& journal) { return journal.acknowledge(rollout->head, {first, first + count}); });
+  if (write([&](ServedJournal& journal) { return journal.acknowledge(rollout->head, {first, first + count}); }).ok())
+    rollout->acknowledged_in_journal = seq;
   return {};
 }
 
@@ -215,7 +237,7 @@ void ServedRollouts::erase(uint64_t number) {
   open_responses_ -= rollouts_.at(number).left();
   rollouts_.erase(number);
   number_of_.erase(id);
-  (void)write([&](ServedJournal& journal) { return journal.forget(number); });
+  if (!write([&](ServedJournal& journal) { return journal.forget(number); }).ok()) to_forget_.push_back(number);
 }
 
 Result<uint32_t> ServedRollouts::find_group(const std::string& id, const std::string& name) const {
@@ -237,6 +259,7 @@ Result<ServedState> ServedRollouts::state(const std::string& id) const {
   state.is_over = rollout->is_over();
   state.groups = rollout->groups.size();
   state.acknowledged = rollout->head.acknowledged;
+  if (rollout->waits) state.waits_for = rollout->head.expected_label;
   return state;
 }
 
@@ -297,7 +320,7 @@ void ServedRollouts::hold(Rollout& rollout, ServedResponse response) {
 
 void ServedRollouts::give(Rollout& rollout, std::vector<ServedResponse> responses) {
   const uint64_t number = rollout.head.number;
-  (void)write([&](ServedJournal& journal) { return journal.finish(number, responses); });
+  if (write([&](ServedJournal& journal) { return journal.finish(number, responses); }).ok()) rollout.given_in_journal = responses.back().seq;
   for (ServedResponse& response : responses) take_in_response(rollout, std::move(response));
   pump_all(number);
 }
@@ -322,6 +345,7 @@ std::vector<uint64_t> ServedRollouts::take_stopped(int64_t now_us) {
 }
 
 void ServedRollouts::set_mark(const ServedModelMark& mark) {
+  mark_ = mark;
   (void)write([&](ServedJournal& journal) { return journal.set_mark(mark); });
 }
 
@@ -413,6 +437,10 @@ void ServedRollouts::pump_all(uint64_t rollout) {
 }
 
 void ServedRollouts::tick(int64_t now_us) {
+  if (!journal_failed_.ok() && now_us >= mend_us_) {
+    mend_us_ = now_us + kMendUs;
+    (void)mend_journal();
+  }
   std::vector<uint64_t> due;
   for (auto& [number, stream] : streams_) {
     if (stream.progress_us == 0 || now_us < stream.progress_due_us) continue;
@@ -430,5 +458,38 @@ void ServedRollouts::tick(int64_t now_us) {
 // ---- the journal ---------------------------------------------------------------------------------------------------------------
 
 Status ServedRollouts::sync() { return journal_ == nullptr ? Status{} : journal_->sync(); }
+
+Status ServedRollouts::mend_journal() {
+  if (journal_failed_.ok()) return {};
+  journal_failed_ = catch_up();
+  return journal_failed_.ok() ? Status{} : Status{not_written(journal_failed_)};
+}
+
+/// Writes what came since the write that failed. Tokens are not written again: later ones of the same response come after a gap, and the
+/// response would go on from before it.
+Status ServedRollouts::catch_up() {
+  SEER_RETURN_IF_ERROR(journal_->reopen());
+  if (mark_) SEER_RETURN_IF_ERROR(journal_->set_mark(*mark_));
+  for (const uint64_t number : to_forget_) SEER_RETURN_IF_ERROR(journal_->forget(number));
+  to_forget_.clear();
+  for (auto& [number, rollout] : rollouts_) SEER_RETURN_IF_ERROR(catch_up(rollout));
+  return {};
+}
+
+/// Responses come in order, and no head acknowledges one before it is there: the process may die after each write.
+Status ServedRollouts::catch_up(Rollout& rollout) {
+  const ServedHead& head = rollout.head;
+  const auto given_after = [&](uint64_t seq) { return rollout.given.begin() + static_cast<ptrdiff_t>(seq); };
+  if (rollout.acknowledged_in_journal < head.acknowledged) {
+    SEER_RETURN_IF_ERROR(journal_->acknowledge(head, {given_after(rollout.acknowledged_in_journal), given_after(head.acknowledged)}));
+    rollout.acknowledged_in_journal = head.acknowledged;
+    rollout.given_in_journal = std::max(rollout.given_in_journal, head.acknowledged);
+  }
+  std::vector<ServedResponse> missing(given_after(rollout.given_in_journal), rollout.given.end());
+  for (ServedResponse& response : missing) response.line = *rollout.lines[response.seq - head.acknowledged - 1];
+  if (!missing.empty()) SEER_RETURN_IF_ERROR(journal_->finish(head.number, missing));
+  rollout.given_in_journal = rollout.state.given;
+  return journal_->add(head, static_cast<uint32_t>(rollout.groups.size()), {});
+}
 
 }  // namespace seer

@@ -48,7 +48,24 @@ struct ServedState {
   uint64_t aborted = 0, failed = 0;               // of those given
   int64_t output_tokens = 0;                      // likewise
   uint64_t acknowledged = 0;
+  std::string waits_for;                          // what its client calls the weights that its groups wait for; empty: they do not wait
 };
+
+/// Weights that run.
+struct RunningWeights {
+  WeightVersion version;
+  std::string name;       // that a client gave them; empty: none
+  bool is_first = false;  // those of this process's start
+};
+/// What becomes of the groups of a rollout now.
+enum class Turn : uint8_t {
+  kRuns,
+  kWaits,   // the weights that it expects may come
+  kIsOver,  // others came
+};
+/// A rollout that expects a number waits while the version is below it. One that expects a name waits after a restart, since names are
+/// not kept: the next weights decide, because names have no order.
+Turn turn_of(const ServedHead& head, const RunningWeights& now);
 
 /// A group of which some responses are to be made.
 struct ServedWork {
@@ -97,6 +114,8 @@ class ServedRollouts {
   std::vector<uint64_t> take_stopped(int64_t now_us);
   /// Other weights are served from now on: a restart goes on from tokens of these.
   void set_mark(const ServedModelMark& mark);
+  /// Whether groups of it wait for the weights that it expects; for its state. REQUIRES: the rollout is there.
+  void set_waits(uint64_t rollout, bool waits) { rollouts_.at(rollout).waits = waits; }
 
   // ---- streams -----------------------------------------------------------------------------------------------------------------
   /// A stream of responses from this one on; without it, from the first that is not acknowledged. `progress_us` between two lines about
@@ -105,10 +124,11 @@ class ServedRollouts {
   /// Writes what there is while the sink has room.
   void pump(uint64_t stream);
   void unsubscribe(uint64_t stream) { streams_.erase(stream); }
-  /// Writes lines about progress that are due. Called every now and then.
+  /// Writes lines about progress that are due, and tries a journal that failed again. Called every now and then.
   void tick(int64_t now_us);
 
-  /// The error of the first write to the journal that failed: since then nothing is taken in. What runs goes on.
+  /// Why the journal cannot be written. What runs goes on, and is written later. When groups come the journal is tried again; they are
+  /// refused if it still fails.
   const Status& journal_failed() const { return journal_failed_; }
   /// Makes what the journal has safe from a crash of the machine. Thread-safe.
   Status sync();
@@ -133,6 +153,8 @@ class ServedRollouts {
     uint64_t whole_groups = 0;
     int64_t came_us = -1;       // when take_stopped() saw it first
     bool is_delivered = false;  // after its end some stream was sent all of it
+    bool waits = false;
+    uint64_t given_in_journal = 0, acknowledged_in_journal = 0;  // up to these responses
     uint64_t left() const { return state.responses - state.given; }
     bool is_over() const { return !head.is_open && left() == 0; }
     bool must_stop(int64_t now_us) const;
@@ -159,10 +181,16 @@ class ServedRollouts {
   void end_stream(uint64_t stream, const std::string& line);
   template <class Write>
   Status write(Write write);
+  Status mend_journal();
+  Status catch_up();
+  Status catch_up(Rollout& rollout);
 
   const ServedLimits limits_;
   const std::unique_ptr<ServedJournal> journal_;
   Status journal_failed_;
+  int64_t mend_us_ = 0;                  // when tick() tries the journal again
+  std::optional<ServedModelMark> mark_;  // the last one
+  std::vector<uint64_t> to_forget_;      // rollouts that the journal may have and that are not there
   std::map<uint64_t, Rollout> rollouts_;  // by number
   std::map<std::string, uint64_t> number_of_;
   std::map<uint64_t, Stream> streams_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "cli/json_lines.h"
@@ -137,8 +138,8 @@ std::string status_json(const ServeFigures& figures, const GatewayLoads& now, co
                     {"history", history(figures, question)}});
 }
 
-StatusPage::StatusPage(HttpServer& server, Front& front, EventLog log)
-    : server_(server), front_(front), log_(std::move(log)), started_us_(steady_us()) {
+StatusPage::StatusPage(HttpServer& server, Front& front, const ServedRollouts& rollouts, EventLog log)
+    : server_(server), front_(front), rollouts_(rollouts), log_(std::move(log)), started_us_(steady_us()) {
   server_.watch(
       [this](const std::string& path, int status, std::string_view body) { note_answer(path, status, body); });
   front_.watch([this](const Response& response, int64_t latency_us) { figures_.count_response(response, latency_us); });
@@ -190,7 +191,9 @@ void StatusPage::status(const HttpRequest& request, const Reply& reply) {
 void StatusPage::metrics(const Reply& reply) {
   front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
              [this, reply](const GatewayLoads& now) {
-               const Result<std::string> text = metrics_text(figures_, now, front_.model(), server_.connections());
+               std::optional<bool> journal_fails;
+               if (rollouts_.has_journal()) journal_fails = !rollouts_.journal_failed().ok();
+               const Result<std::string> text = metrics_text(figures_, now, front_.model(), server_.connections(), journal_fails);
                if (!text.ok()) return reply->send(501, http_error_body(text.error().detail, 501));
                reply->send(200, *text, kMetricsType);
              });

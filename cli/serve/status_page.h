@@ -12,6 +12,7 @@
 #include "actors/log.h"
 #include "cli/serve/front.h"
 #include "cli/serve/serve_figures.h"
+#include "cli/serve/served_rollouts.h"
 
 namespace seer {
 
@@ -29,7 +30,7 @@ std::string status_json(const ServeFigures& figures, const GatewayLoads& now, co
 class StatusPage {
  public:
   /// Watches what server and front answer, and logs what they refuse. REQUIRES: the server has not started.
-  StatusPage(HttpServer& server, Front& front, EventLog log);
+  StatusPage(HttpServer& server, Front& front, const ServedRollouts& rollouts, EventLog log);
   /// False: the path is none of these.
   bool handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   /// Asks the gateway for the next sample of the history, unless it has not answered for the last one. Thread-safe.
@@ -43,6 +44,7 @@ class StatusPage {
 
   HttpServer& server_;
   Front& front_;
+  const ServedRollouts& rollouts_;
   const EventLog log_;
   const int64_t started_us_;
   std::atomic<bool> is_sampling_ = false;

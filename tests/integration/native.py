@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rollouts of `seer serve`: the responses of `seer rollout` bit for bit, clients that go away and come back, groups that come and are
-cancelled, bad input, and a server that is killed. usage: native.py SEER_PROGRAM"""
+cancelled, bad input, a server that is killed, and a disk that is full. usage: native.py SEER_PROGRAM"""
 import contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
 from served import MACHINE, MODEL, ROOT, SEER, Served, ServedCase
@@ -534,6 +534,130 @@ class JournalTest(unittest.TestCase):
             self.assertEqual(exact(whole(served, "GET", f"{PATH}/new")[:-1]), right)
         finally:
             served.stop()
+
+    def begun_with(self, weights, label, groups):
+        """A server that was killed while it made a rollout that expects these weights, and came back with those of its start. Returns it,
+        and what it said of the rollout."""
+        served = Served(*self.options)
+        self.assertTrue(served.post("/update_weights_from_disk", {"model_path": weights, "weight_version": label})["success"])
+        body = body_of({"rollout_id": "expects", "expect_weight_version": label, "open": True}, groups)
+        with Stream(served, "POST", PATH, body) as stream:
+            stream.line()
+            self.wait_for_kept_tokens(served)
+        served.kill()
+        served, _ = self.resume()
+        self.addCleanup(served.stop)
+        return served, served.call("GET", f"{PATH}/expects/progress")[1]
+
+    def new_weights(self, served, weights, label):
+        self.assertTrue(served.post("/update_weights_from_disk", {"model_path": weights, "weight_version": label})["success"])
+
+    def turned_weights(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return turned_model(folder.name)
+
+    def test_a_rollout_that_expects_weights_waits_for_them_after_a_restart(self):
+        turned = self.turned_weights()
+        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS}) for i in range(3)]
+        right = rollout(groups, "--weight-version", "12", model=turned)
+        served, state = self.begun_with(turned, "12", groups[:2])
+        self.assertEqual((state["waits_for_version"], state["given"]), ("12", 0))
+        with open(f"{self.options[1]}.log") as lines:
+            self.assertIn("rollout_waits rollout_id=expects groups=2 for_version=12 weight_version=1", lines.read())
+        served.post(f"{PATH}/expects/groups", groups[2])
+        self.new_weights(served, MODEL, "11")
+        whole(served, "POST", PATH, body_of({"rollout_id": "any"}, ['{"prompt_ids": [2], "n": 1, "max_tokens": 5}']))  # others do not wait
+        state = served.call("GET", f"{PATH}/expects/progress")[1]
+        self.assertEqual((state["waits_for_version"], state["given"]), ("12", 0))
+        self.new_weights(served, turned, "12")
+        served.post(f"{PATH}/expects/close")
+        *lines, done = whole(served, "GET", f"{PATH}/expects")
+        self.assertEqual({r["weight_version"] for r in lines}, {12})
+        self.assertEqual(exact(lines), right)
+        self.assertNotIn("waits_for_version", done)
+
+    def test_a_rollout_that_expects_weights_ends_when_later_ones_come(self):
+        turned = self.turned_weights()
+        groups = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
+        for label, later in (("12", "13"), ("step-12", "step-13")):
+            with self.subTest(label):
+                served, state = self.begun_with(turned, label, groups)
+                self.assertEqual(state["waits_for_version"], label)
+                self.new_weights(served, turned, later)
+                served.post(f"{PATH}/expects/groups", groups[0])  # too late as well
+                served.post(f"{PATH}/expects/close")
+                *lines, done = whole(served, "GET", f"{PATH}/expects")
+                self.assertEqual([(r["finish_reason"], r["output_ids"], r["error"]) for r in lines],
+                                 [("error", [], f"the rollout expects weight version {label}, and version {later} runs")] * 4)
+                self.assertEqual((done["failed"], "waits_for_version" in done), (4, False))
+                served.call("DELETE", f"{PATH}/expects")
+                served.stop()
+
+    def test_groups_that_wait_for_weights_can_be_cancelled(self):
+        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS}) for i in range(3)]
+        served, _ = self.begun_with(MODEL, "12", groups)
+        self.assertEqual(served.call("DELETE", f"{PATH}/expects/groups/1")[1]["aborted"], 2)
+        self.assertEqual(served.call("DELETE", f"{PATH}/expects/groups/1")[0], 409)
+        self.assertEqual(served.call("DELETE", f"{PATH}/expects?on_cancel=return_partial")[1]["aborted"], 6)
+        *lines, done = whole(served, "GET", f"{PATH}/expects")
+        self.assertEqual([(r["id"], r["finish_reason"], r["output_ids"]) for r in lines], [(i, "abort", []) for i in (1, 1, 0, 0, 2, 2)])
+        self.assertNotIn("waits_for_version", done)
+
+    @contextlib.contextmanager
+    def full(self, disk):
+        """Nothing more fits on it."""
+        with open(f"{disk}/filler", "wb", buffering=0) as filler:
+            for size in (1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(b"x" * size)
+        yield
+        os.remove(f"{disk}/filler")
+
+    def journal_failed(self, served):
+        status, text = served.call("GET", "/metrics")
+        return [line for line in text.splitlines() if line.startswith("seer_journal_failed")] if status == 200 else None
+
+    def test_after_the_disk_was_full_rollouts_are_taken_in_and_kept_again(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder.name], capture_output=True).returncode != 0:
+            self.skipTest("mounting a small tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", folder.name], check=True)
+        self.options[1] = f"{folder.name}/journal"
+        short = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, "max_tokens": 20, "ignore_eos": True, "of_mine": "x" * 8192})] * 2  # more than a page
+        body = lambda name, **head: body_of({"rollout_id": name, **head}, short)
+        served = Served(*self.options)
+        try:
+            before = whole(served, "POST", PATH, body("acknowledged"))
+            whole(served, "POST", PATH, body("deleted"))
+            with Stream(served, "POST", PATH, body_of({"rollout_id": "runs", "open": True}, [json.dumps({"prompt_ids": [2, 3], "n": 2, **ENDLESS})])) as runs:
+                runs.line()
+                with self.full(folder.name):
+                    for _ in range(2):
+                        status, answer = served.call("POST", PATH, body("refused"))
+                        self.assertEqual(status, 503)
+                        self.assertRegex(answer["error"]["message"], r"^the journal cannot be written, so no groups are taken in: journal \S+: .*No space left")
+                    self.assertEqual(served.call("POST", f"{PATH}/runs/groups", short[0])[0], 503)
+                    self.assertIn(self.journal_failed(served), (None, ["seer_journal_failed 1"]))
+                    given = [runs.line() for _ in range(2)]  # what runs goes on
+                    served.post(f"{PATH}/acknowledged/ack", {"seq": 3})
+                    self.assertEqual(served.call("DELETE", f"{PATH}/deleted")[0], 200)
+                served.post(f"{PATH}/runs/groups", short[0])
+                given += [runs.line() for _ in range(2)]
+            self.assertIn(self.journal_failed(served), (None, ["seer_journal_failed 0"]))
+            after = whole(served, "POST", PATH, body("refused"))
+            self.assertEqual(after[-1]["given"], 4)
+            served.kill()
+            served = Served(*self.options)
+            self.assertEqual(sorted(s["rollout_id"] for s in served.call("GET", PATH)[1]["rollouts"]), ["acknowledged", "refused", "runs"])
+            self.assertEqual(whole(served, "GET", f"{PATH}/refused"), after[1:])
+            self.assertEqual(whole(served, "GET", f"{PATH}/acknowledged")[0], before[4])
+            served.post(f"{PATH}/runs/close")
+            self.assertEqual(whole(served, "GET", f"{PATH}/runs")[:-1], given)
+        finally:
+            served.kill()
 
     def test_a_folder_of_another_model_or_in_use_is_refused_with_a_sentence(self):
         served = Served(*self.options)

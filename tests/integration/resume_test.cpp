@@ -111,3 +111,38 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--resume"})) ==
         "seer: --resume needs --journal, the folder to continue from\n");
 }
+
+TEST_CASE("resume: after a rollout with requests that failed only these are made again, and the output then has all") {
+  if (!has_rocksdb()) return;
+  const ScratchFolder folder;
+  const std::string prompts = folder.write("p.jsonl", "{\"prompt_ids\": [2, 3]}\n{\"prompt_ids\": [2, 3, 4], \"max_tokens\": 1500, \"ignore_eos\": true}\n");
+  // Of a server whose KV may be too small for the second prompt.
+  const auto rollout_on = [&](const std::string& kv_bytes, const std::string& out, const Arguments& more) {
+    ChildProcess server({SEER_PROGRAM, "serve", "--model", kModel, "--listen", "127.0.0.1:0", "--instances", "1", "--threads-per-instance", "1",
+                         "--kv-bytes", kv_bytes, "--dram-bytes", "64MiB"});
+    const std::string address = wait_for_line(server, "seer serves scratchpad-1m8 at ");
+    Arguments all{SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", prompts, "--group-size", "2", "--max-tokens", "50", "--engines",
+                  "seer=" + address, "--report", folder.path("report.json"), "--out", folder.path(out)};
+    all.insert(all.end(), more.begin(), more.end());
+    auto rollout = std::make_unique<ChildProcess>(all);
+    REQUIRE(rollout->wait(kWaitMs));
+    return rollout;
+  };
+  const auto made = [&](const char* figure) { return Json::parse(folder.read("report.json"))[figure].get<int>(); };
+  REQUIRE(rollout_on("16MiB", "whole.jsonl", {})->exit_code() == 0);
+  const Arguments journaled{"--journal", folder.path("journal"), "--resume"};
+  for (const int answered : {0, 2}) {  // what failed fails again
+    const auto failed = rollout_on("2MiB", "a.jsonl", journaled);
+    CHECK(failed->exit_code() == 1);
+    CHECK(made("answered_before") == answered);
+    CHECK(made("failed_requests") == 2);
+    CHECK(failed->err().find(cat("; journal ", folder.path("journal"), " is kept: the same command with --resume makes only these again\n")) !=
+          std::string::npos);
+  }
+  const auto mended = rollout_on("16MiB", "a.jsonl", journaled);
+  CHECK_MESSAGE(mended->exit_code() == 0, mended->err());
+  CHECK(made("answered_before") == 2);
+  CHECK(made("requests") == 2);
+  CHECK(responses_of(folder.path("a.jsonl")) == responses_of(folder.path("whole.jsonl")));
+  CHECK(rollout_on("16MiB", "b.jsonl", {"--journal", folder.path("journal")})->exit_code() == 0);  // the journal is clear
+}

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cli/scratch.h"
+#include "storage/rocksdb_journal_db.h"
 #include "storage/rollout_journal.h"
 
 using namespace seer;
@@ -128,6 +129,19 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   refused("prompt 1 has another text, seed, sampling or number of responses");
   const auto held = j.opened();
   CHECK(j.refusal(kWork).find("in use") != std::string::npos);
+}
+
+TEST_CASE("rollout journal: records of another format are refused") {
+  for (const bool has_number : {true, false}) {
+    Journal j;
+    j.opened();
+    {
+      const auto db = open_journal_db(j.folder.path("journal") + "/db", "J");
+      REQUIRE(db.ok());
+      CHECK((has_number ? (*db)->Put({}, "format", "f7") : (*db)->Delete({}, "format")).ok());  // without it: of builds before there was one
+    }
+    CHECK(j.refusal(kWork) == "journal J was written by another build of Seer: remove the folder to begin anew");
+  }
 }
 
 TEST_CASE("rollout journal: once cleared it is ready for other work") {

@@ -35,7 +35,8 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
     const auto journal = opened(folder);
     CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1}), group({2})}).ok());
     CHECK(journal->add({.number = 0x1ff, .id = "b", .seed = 7, .sampling = {}, .is_open = true}, 0, {group({3})}).ok());
-    CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 2, {group({4})}).ok());
+    CHECK(journal->add({.number = 1, .id = "a", .sampling = {}, .expected_label = "12", .expected_version = WeightVersion{12}}, 2, {group({4})}).ok());
+    CHECK(journal->reopen().ok());
     for (uint64_t seq = 1; seq <= 300; ++seq) CHECK(journal->finish(1, {{.seq = seq, .group = 0, .sample = 1, .line = "l\n"}}).ok());
     CHECK(journal->commit(1, part(2, 0, 0, {1, 2}), kMark.version).ok());
     CHECK(journal->commit(1, part(2, 0, 1, {2, 3}), kMark.version).ok());
@@ -44,7 +45,7 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
     CHECK(journal->commit(0x1ff, part(0, 0, 0, {5}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 1, 0, {6}), WeightVersion{4}).ok());
     CHECK(journal->finish(1, {{.seq = 301, .group = 2, .sample = 1, .version = kMark.version, .line = "m\n"}}).ok());
-    const ServedHead after{.number = 1, .id = "a", .sampling = {}, .acknowledged = 1};
+    const ServedHead after{.number = 1, .id = "a", .sampling = {}, .acknowledged = 1, .expected_label = "12", .expected_version = WeightVersion{12}};
     CHECK(journal->acknowledge(after, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
   }
   const auto journal = opened(folder);
@@ -53,6 +54,8 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
   const ServedContents::Rollout &a = had.rollouts[0], &b = had.rollouts[1];
   CHECK(a.head.id == "a");
   CHECK(a.head.acknowledged == 1);
+  CHECK(a.head.expected_label == "12");
+  CHECK(a.head.expected_version == WeightVersion{12});
   REQUIRE(a.groups.size() == 3);
   CHECK(a.groups[2].prompt_ids == std::vector{4});
   CHECK(a.groups[2].sampling.max_tokens == 9);
@@ -68,6 +71,20 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
   CHECK(b.begun[0].request.sample == 0);
   CHECK(journal->forget(1).ok());
   CHECK(journal->read()->rollouts.size() == 1);
+}
+
+TEST_CASE("served journal: groups that are added from a number on replace those that were there from it on") {
+  const ScratchFolder folder;
+  const auto journal = opened(folder);
+  for (const uint64_t number : {1, 2}) CHECK(journal->add({.number = number, .id = cat(number), .sampling = {}}, 0, {group({1}), group({2}), group({3})}).ok());
+  CHECK(journal->add({.number = 1, .id = "1", .sampling = {}}, 1, {group({4})}).ok());
+  const auto groups = [&](size_t rollout) { return journal->read()->rollouts.at(rollout).groups; };
+  REQUIRE(groups(0).size() == 2);
+  CHECK(groups(0)[0].prompt_ids == std::vector{1});
+  CHECK(groups(0)[1].prompt_ids == std::vector{4});
+  CHECK(journal->add({.number = 1, .id = "1", .sampling = {}}, 1, {}).ok());
+  CHECK(groups(0).size() == 1);
+  CHECK(groups(1).size() == 3);
 }
 
 TEST_CASE("served journal: tokens of other weights are dropped, and another model's journal is refused") {
@@ -141,10 +158,21 @@ TEST_CASE("served journal: a full disk refuses writes, syncs go on, and what was
       CHECK(journal.sync().ok());  // of what is there
       CHECK_FALSE(journal.put({.number = 2, .id = "b", .sampling = {}}).ok());
     }
+    // While it is full it cannot be opened again, and nothing goes on.
+    CHECK_FALSE(journal.reopen().ok());
+    CHECK_FALSE(journal.put({.number = 2, .id = "b", .sampling = {}}).ok());
+    CHECK_FALSE(journal.commit(1, part(0, 0, 0, {1}), kMark.version).ok());
+    CHECK_FALSE(journal.sync().ok());
+    CHECK_FALSE(journal.read().ok());
+    std::filesystem::remove(disk.path + "/filler");
+    REQUIRE(journal.reopen().ok());
+    CHECK(journal.sync().ok());
+    CHECK(journal.read()->rollouts.at(0).groups.size() == kept);
+    CHECK(journal.put({.number = 2, .id = "b", .sampling = {}}).ok());
   }
-  std::filesystem::remove(disk.path + "/filler");
   auto again = ServedJournal::open(disk.path + "/journal", kMark);
   REQUIRE_MESSAGE(again.ok(), again.error().detail);
   CHECK((*again)->read()->rollouts.at(0).groups.size() == kept);
+  CHECK((*again)->read()->rollouts.at(1).head.id == "b");
 }
 #endif

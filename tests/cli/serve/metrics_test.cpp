@@ -42,7 +42,7 @@ std::map<std::string, std::string> values(const std::string& text) {
 }
 
 std::string text_of(const ServeFigures& figures) {
-  const Result<std::string> text = metrics_text(figures, example_loads(), model(), 7);
+  const Result<std::string> text = metrics_text(figures, example_loads(), model(), 7, false);
   return text.ok() ? *text : text.error().detail;
 }
 
@@ -87,6 +87,14 @@ TEST_CASE("metrics: figures of the gateway, the instances, the pool and the answ
     CHECK(found.at(name) == value);
   }
   CHECK_FALSE(found.contains("forged"));
+}
+
+TEST_CASE("metrics: where there is a journal they say whether it can be written") {
+  if (!has_metrics()) return;
+  const auto found = [](std::optional<bool> journal_fails) { return values(metrics_text({}, {}, model(), 0, journal_fails).value()); };
+  CHECK_FALSE(found({}).contains("seer_journal_failed"));
+  CHECK(found(false).at("seer_journal_failed") == "0");
+  CHECK(found(true).at("seer_journal_failed") == "1");
 }
 
 TEST_CASE("metrics: those of SGLang's names mean what they mean there") {
@@ -137,7 +145,7 @@ TEST_CASE("metrics: each has a help and a type, and a name that says what it is 
   std::istringstream in(text_of(figures));
   std::map<std::string, std::string> types;
   std::set<std::string> helped;
-  const std::regex name_form("seer_(http|gateway|response|fleet|instance|draft|kv|pool)_[a-z_]+|sglang:[a-z_]+");
+  const std::regex name_form("seer_(http|gateway|response|fleet|instance|draft|kv|pool|journal)_[a-z_]+|sglang:[a-z_]+");
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string hash, kind, name, type;

@@ -69,7 +69,7 @@ struct Bench {
   uint64_t last_stream = 0;
 };
 
-/// Fails from the write with this number on.
+/// Fails from the write with this number on, for good.
 struct FailingJournal final : ServedJournal {
   explicit FailingJournal(int first_in) : first(first_in) {}
   ~FailingJournal() override { CHECK(writes <= first); }  // a gap would be worse than an end
@@ -82,9 +82,36 @@ struct FailingJournal final : ServedJournal {
   Status finish(uint64_t, const std::vector<ServedResponse>&) override { return write(); }
   Status acknowledge(const ServedHead&, const std::vector<ServedResponse>&) override { return write(); }
   Status forget(uint64_t) override { return write(); }
+  Status reopen() override { return fail(Code::kFull, "the disk is full"); }
   Status sync() override { return {}; }
   const int first;
   int writes = 0;
+};
+
+/// Takes so many writes more.
+struct BoundedJournal final : ServedJournal {
+  BoundedJournal(std::unique_ptr<ServedJournal> journal, int& room_in) : inner(std::move(journal)), room(room_in) {}
+  Status write(auto call) { return room-- > 0 ? call() : Status{fail(Code::kFull, "the disk is full")}; }
+  Result<ServedContents> read() const override { return inner->read(); }
+  Status set_mark(const ServedModelMark& mark) override { return write([&] { return inner->set_mark(mark); }); }
+  Status put(const ServedHead& head) override { return write([&] { return inner->put(head); }); }
+  Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) override {
+    return write([&] { return inner->add(head, first, groups); });
+  }
+  Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) override {
+    return write([&] { return inner->commit(rollout, part, version); });
+  }
+  Status finish(uint64_t rollout, const std::vector<ServedResponse>& responses) override {
+    return write([&] { return inner->finish(rollout, responses); });
+  }
+  Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) override {
+    return write([&] { return inner->acknowledge(head, responses); });
+  }
+  Status forget(uint64_t rollout) override { return write([&] { return inner->forget(rollout); }); }
+  Status reopen() override { return inner->reopen(); }
+  Status sync() override { return {}; }
+  const std::unique_ptr<ServedJournal> inner;
+  int& room;
 };
 
 std::string why(const auto& result) {
@@ -316,6 +343,40 @@ TEST_CASE("served rollouts: progress comes at its times, to streams that asked f
   CHECK(silent->text.empty());
 }
 
+TEST_CASE("served rollouts: what a rollout expects decides whether it runs, waits or is over") {
+  const auto turn = [](const std::string& label, uint64_t number, uint64_t runs, const std::string& name, bool is_first) {
+    return turn_of({.id = "a", .sampling = {}, .expected_label = label, .expected_version = WeightVersion{number}},
+                   {.version = WeightVersion{runs}, .name = name, .is_first = is_first});
+  };
+  for (const bool is_first : {true, false}) {
+    CHECK(turn("", 0, 7, "", is_first) == Turn::kRuns);  // any weights
+    CHECK(turn("12", 12, 12, "", is_first) == Turn::kRuns);
+    CHECK(turn("12", 12, 1, "", is_first) == Turn::kWaits);
+    CHECK(turn("12", 12, 11, "step-11", is_first) == Turn::kWaits);
+    CHECK(turn("12", 12, 13, "", is_first) == Turn::kIsOver);
+    CHECK(turn("12", 12, 12, "other", is_first) == Turn::kIsOver);
+    CHECK(turn("step-12", 4, 2, "step-12", is_first) == Turn::kRuns);  // counted anew since a restart
+  }
+  CHECK(turn("12", 12, 2, "12", false) == Turn::kRuns);
+  CHECK(turn("step-12", 4, 1, "", true) == Turn::kWaits);
+  CHECK(turn("step-12", 4, 4, "", true) == Turn::kWaits);
+  CHECK(turn("step-12", 4, 2, "step-11", false) == Turn::kIsOver);
+  CHECK(turn("step-12", 4, 2, "", false) == Turn::kIsOver);
+  CHECK(turn("1", 2, 1, "", true) == Turn::kWaits);  // a trainer's name, not the version of the start
+  CHECK(turn("1", 2, 2, "1", false) == Turn::kRuns);
+}
+
+TEST_CASE("served rollouts: the state of one that waits for weights says for which") {
+  Bench b;
+  REQUIRE(b.rollouts.create({.id = "a", .sampling = {}, .expected_label = "step \"12\""}, {group(1)}).ok());
+  const auto line = [&] { return Json::parse(served_state_line("progress", b.rollouts.state("a").value())); };
+  CHECK_FALSE(line().contains("waits_for_version"));
+  b.rollouts.set_waits(b.rollouts.find("a")->number, true);
+  CHECK(line()["waits_for_version"] == "step \"12\"");
+  b.rollouts.set_waits(b.rollouts.find("a")->number, false);
+  CHECK_FALSE(line().contains("waits_for_version"));
+}
+
 TEST_CASE("served rollouts: with a journal that fails nothing more is taken in, and what runs is given all the same") {
   Bench b({}, std::make_unique<FailingJournal>(2));
   b.make("a", {group(2)}, true);
@@ -324,16 +385,99 @@ TEST_CASE("served rollouts: with a journal that fails nothing more is taken in, 
   b.finish("a", 0, 0);
   b.finish("a", 0, 1);
   CHECK(b.rollouts.journal_failed().error().detail == "the disk is full");
-  CHECK(why(b.rollouts.add("a", {group(1)})) == "full: the disk is full");
-  CHECK(why(b.rollouts.create({.id = "b", .sampling = {}}, {group(1)})) == "full: the disk is full");
+  const std::string refused = "unavailable: the journal cannot be written, so no groups are taken in: the disk is full";
+  CHECK(why(b.rollouts.add("a", {group(1)})) == refused);
+  CHECK(why(b.rollouts.create({.id = "b", .sampling = {}}, {group(1)})) == refused);
   CHECK(b.rollouts.find("b") == nullptr);
   CHECK(b.rollouts.close("a").ok());
   CHECK(b.rollouts.acknowledge("a", 1).ok());
   CHECK(stream->seqs() == std::vector{1, 2, -1});
 
   Bench none({}, std::make_unique<FailingJournal>(1));
-  CHECK(why(none.rollouts.create({.id = "a", .sampling = {}}, {group(1)})) == "full: the disk is full");
+  CHECK(why(none.rollouts.create({.id = "a", .sampling = {}}, {group(1)})) == refused);
   CHECK(none.rollouts.find("a") == nullptr);
+}
+
+TEST_CASE("served rollouts: a journal that works again gets what it lacks, and has no gap wherever the process dies") {
+  if (!has_rocksdb()) return;
+#ifdef SEER_HAVE_ROCKSDB
+  bool is_mended = false;
+  for (int writes = 0; !is_mended; ++writes) {  // that work before the disk is full once more, and the process dies
+    REQUIRE(writes < 30);
+    CAPTURE(writes);
+    const ScratchFolder folder;
+    const ServedModelMark mark{.model = "m", .weights = 5, .version = WeightVersion{3}}, later{.model = "m", .weights = 6, .version = WeightVersion{4}};
+    int room = 1000;
+    std::string given;  // of "a" from its third response on
+    {
+      Bench b({}, std::make_unique<BoundedJournal>(ServedJournal::open(folder.path("journal"), mark).value(), room));
+      const uint64_t number = b.make("a", {group(3), group(2)}, true)[0].rollout;
+      b.make("deleted", {group(1)});
+      b.make("closed", {group(1)}, true);
+      REQUIRE(b.rollouts.create({.id = "grouped", .sampling = {}, .streams_groups = true}, {group(2), group(1)}).ok());
+      b.finish("a", 0, 0, "first");
+      room = 0;
+      b.finish("a", 0, 1, "second");
+      b.finish("a", 1, 1, "third");
+      b.finish("grouped", 0, 0, "0");
+      b.finish("grouped", 0, 1, "1");
+      CHECK(b.rollouts.acknowledge("a", 2).ok());
+      CHECK(b.rollouts.forget("deleted").ok());
+      CHECK(b.rollouts.close("closed").ok());
+      b.rollouts.set_mark(later);
+      CHECK_FALSE(b.rollouts.create({.id = "refused", .sampling = {}}, {group(1)}).ok());
+      CHECK_FALSE(b.rollouts.add("a", {group(1)}).ok());
+      room = writes;
+      is_mended = b.rollouts.create({.id = "new", .sampling = {}}, {group(1)}).ok();
+      CHECK(is_mended == b.rollouts.journal_failed().ok());
+      if (is_mended) {
+        room = 1000;
+        b.rollouts.commit(number, {.request = {GroupId{1}, 0}, .output = {{4}, {-1}}}, later.version);
+        b.finish("a", 0, 2, "fourth");
+      }
+      given = b.attach("a")->text;
+    }
+    auto journal = ServedJournal::open(folder.path("journal"), later);
+    if (!journal.ok()) FAIL(journal.error().detail);
+    Bench b({}, *std::move(journal));
+    const std::vector<ServedWork> left = b.rollouts.restore().value();
+    const ServedState a = b.rollouts.state("a").value();
+    CHECK(a.acknowledged <= a.given);
+    CHECK(std::ranges::count(left, b.rollouts.find("a")->number, &ServedWork::rollout) == (is_mended ? 1 : 2));
+    const auto sink = b.attach("a");
+    for (const int seq : sink->seqs()) CHECK(seq > 0);
+    CHECK(b.attach("grouped")->seqs().size() <= 1);
+    CHECK(b.rollouts.find("refused") == nullptr);
+    if (is_mended) {
+      CHECK(sink->text == given);
+      CHECK(sink->seqs() == std::vector{3, 4});
+      CHECK(b.attach("grouped")->seqs() == std::vector{2});
+      CHECK(b.rollouts.find("deleted") == nullptr);
+      CHECK_FALSE(b.rollouts.state("closed")->is_open);
+      CHECK(b.rollouts.find("new") != nullptr);
+      CHECK(left[0].begun.size() == 1);
+    }
+  }
+#endif
+}
+
+TEST_CASE("served rollouts: a journal that failed is tried again also while no groups come") {
+  if (!has_rocksdb()) return;
+#ifdef SEER_HAVE_ROCKSDB
+  const ScratchFolder folder;
+  int room = 1000;
+  Bench b({}, std::make_unique<BoundedJournal>(ServedJournal::open(folder.path("journal"), {.model = "m"}).value(), room));
+  b.make("a", {group(2)});
+  room = 0;
+  b.finish("a", 0, 0);
+  b.rollouts.tick(50'000'000);
+  CHECK_FALSE(b.rollouts.journal_failed().ok());
+  room = 1000;
+  b.rollouts.tick(59'000'000);
+  CHECK_FALSE(b.rollouts.journal_failed().ok());
+  b.rollouts.tick(60'000'000);
+  CHECK(b.rollouts.journal_failed().ok());
+#endif
 }
 
 TEST_CASE("served rollouts: with a journal another process goes on with all that was taken in and given, and nothing comes twice") {

@@ -51,7 +51,8 @@ struct Bench {
   std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
   Front front{server, door, served(), WeightVersion{3}};
   std::ostringstream lines;
-  StatusPage page{server, front, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual)};
+  ServedRollouts rollouts{{}};
+  StatusPage page{server, front, rollouts, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual)};
 
   Answer ask(const std::string& path, std::map<std::string, std::string> query = {},
              const std::string& method = "GET") {
