@@ -22,10 +22,15 @@ Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& mach
   return check_identity("a rollout", rollout, expected);
 }
 
+constexpr const char* kNoMachineYet = "the cluster has no machine yet";
+constexpr const char* kNoInstancesYet = "no machine of the cluster has instances yet";
+
 /// Kinds of a Tick.
 enum TickKind : uint32_t { kDropLost, kDropAbsent, kTryAgain };
 
 }  // namespace
+
+bool may_enter_later(const RolloutEntered& refused) { return refused.error == kNoMachineYet || refused.error == kNoInstancesYet; }
 
 ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in)
     : self(self_in),
@@ -212,7 +217,7 @@ RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
   const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };
   const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);
   RolloutEntered entered{.directory = directory,
-                         .error = only_helpers ? "no machine of the cluster has instances yet" : "the cluster has no machine yet"};
+                         .error = only_helpers ? kNoInstancesYet : kNoMachineYet};
   const auto takes_part = [&](const Member& m) { return m.ready && m.has_instances() && !m.draining && !is_outdated(m); };
   WeightVersion newest;
   for (const auto& [id, member] : members)

@@ -5,15 +5,18 @@
 #include <thread>
 #include <utility>
 
+#include "actors/cluster_actor.h"
 #include "actors/node_actor.h"
 
 namespace seer {
 namespace {
 
-constexpr int kTriesMax = 20;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kDialMax(5000);  // all tries of dial_cluster() together, and the pauses between them
 constexpr std::chrono::milliseconds kPause(250);
-// Tries to reach a process again. Whoever follows the cluster waits for the answer, and a process that hangs gives none.
-constexpr std::chrono::milliseconds kReachAgainMax(2000);
+// One try. Whoever follows the cluster waits for its answer, and a process that hangs gives none.
+constexpr std::chrono::milliseconds kTryMax(2000);
 constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
 constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
@@ -22,15 +25,17 @@ constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back 
 
 Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, const char* flag, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const HostPort at, parse_host_port(flag, address, false));
-  for (int left = kTriesMax; left > 0 && !stop.load(); --left) {
-    auto cluster = net.dial<ClusterHandle>(at.host, at.port);
+  const Clock::time_point begin = Clock::now();
+  const auto left = [&] { return kDialMax - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin); };
+  while (left().count() > 0 && !stop.load()) {
+    auto cluster = net.dial<ClusterHandle>(at.host, at.port, std::min(left(), kTryMax));
     if (cluster.ok()) return cluster;
     if (cluster.error().code == Code::kInvalidArgument) return fail(Code::kInvalidArgument, flag, " ", address, ": ", cluster.error().detail);
-    if (left > 1) std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(std::min(left(), kPause));
   }
   if (stop.load()) return fail(Code::kCancelled, "stopped on request");
-  return fail(Code::kUnavailable, flag, " ", address, ": no controller answers there, in ", kTriesMax, " tries over ",
-              (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : ", or it wants --tls-cert, --tls-key and --tls-ca");
+  return fail(Code::kUnavailable, flag, " ", address, ": no controller answers there, in ",
+              std::chrono::round<std::chrono::seconds>(Clock::now() - begin).count(), " s", net.uses_tls() ? ", or its certificate is of another CA" : ", or it wants --tls-cert, --tls-key and --tls-ca");
 }
 
 Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {
@@ -43,7 +48,8 @@ Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& addre
 
 Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {
   SEER_ASSIGN_OR_RETURN(RolloutEntered entered, ask_to_roll_out(net, address, controller, ask));
-  if (!entered.error.empty()) return fail(Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
+  if (!entered.error.empty())
+    return fail(may_enter_later(entered) ? Code::kUnavailable : Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
   return entered;
 }
 
@@ -136,7 +142,7 @@ void ClusterWatch::reach_again() {
     if (!member.handle && (next == nullptr || member.try_us < next->try_us)) next = &member;
   const int64_t begin_us = now_us();
   if (next == nullptr || begin_us < next->try_us) return;
-  reach(*next, kReachAgainMax);
+  reach(*next, kTryMax);
   const int64_t end_us = now_us();
   reach_us_ = end_us + kRest * (end_us - begin_us);  // a silent host takes its time, in which nobody here gets any news
 }
@@ -158,7 +164,7 @@ void ClusterWatch::look_for_controller() {
   if (config_.wait_s == 0) return give_up();
   const int64_t begin_us = now_us();
   const HostPort at = *parse_host_port("", config_.address, false);
-  auto found = net_.dial<ClusterHandle>(at.host, at.port, kReachAgainMax);
+  auto found = net_.dial<ClusterHandle>(at.host, at.port, kTryMax);
   const Status entered = found.ok() ? hooks_.enter_again(*found) : Status(fail(Code::kUnavailable, "no answer"));
   const int64_t now = now_us();
   ask_us_ = now + std::max(now - begin_us, kPause.count() * 1000);

@@ -12,12 +12,12 @@
 
 namespace seer {
 
-/// Dials the controller, repeatedly for some seconds, because it may be starting. Errors: kInvalidArgument (not HOST:PORT,
-/// naming the flag; another protocol or secret), kUnavailable, kCancelled.
+/// Dials the controller, repeatedly for five seconds, because it may be starting. Sees the stop flag within two. Errors:
+/// kInvalidArgument (not HOST:PORT, naming the flag; another protocol or secret), kUnavailable, kCancelled.
 Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, const char* flag, const std::atomic<bool>& stop);
 
-/// Asks the controller at `address` to let a rollout run, or go on. Errors: kInvalidArgument if it may not, kUnavailable if there is no
-/// answer.
+/// Asks the controller at `address` to let a rollout run, or go on. Errors: kInvalidArgument if it may not; kUnavailable if no machine
+/// that could run it has started yet, or there is no answer.
 Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask = {});
 
 /// The same, but a refusal is no error: it is in the answer. Errors: kUnavailable if there is no answer.

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/cluster_access.h"
 #include "cli/secret_file.h"
 #include "protocols/cluster.h"
 
@@ -290,6 +291,10 @@ Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, std::
   const auto listener = std::make_shared<Listener>(Listener{tcp::acceptor(io_), std::move(on_peer)});
   tcp::acceptor& acceptor = listener->acceptor;
   const tcp::endpoint at = failed ? tcp::endpoint() : found.begin()->endpoint();
+  const bool is_meant = is_of_this_host(host) || host == "localhost";
+  if (at.address().is_loopback() && !is_meant)  // Debian's /etc/hosts gives the host's own name 127.0.1.1
+    return fail(Code::kInvalidArgument, "cannot listen on ", host, ":", port, ": ", host, " is ", at.address().to_string(),
+                " here: expected the address at which the others reach it");
   if (!failed) acceptor.open(at.protocol(), failed);
   if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
   if (!failed) acceptor.bind(at, failed);

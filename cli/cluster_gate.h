@@ -45,7 +45,8 @@ class ClusterGate {
 
   /// Listens on host:port. Calls on_peer, on the gate's thread, with the socket of each peer that has greeted. Returns the port; if
   /// `port` is 0, the system chooses it. When there are too many newcomers, the oldest is closed, so that silent connections of
-  /// strangers do not keep peers out. Errors: kUnavailable.
+  /// strangers do not keep peers out. Errors: kUnavailable; kInvalidArgument if the host is a name, other than localhost, of an
+  /// address that only this host can reach.
   virtual Result<uint16_t> listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) = 0;
   /// After it returns, on_peer is not called any more.
   virtual void stop_listening() = 0;

@@ -26,7 +26,7 @@ class ClusterNet {
   bool uses_tls() const { return uses_tls_; }
 
   /// Lets other processes dial the actor at this address. Returns the port; if `port` is 0, the system chooses it.
-  /// Errors: kUnavailable.
+  /// Errors: those of ClusterGate::listen().
   template <class Handle>
   Result<uint16_t> listen(const Handle& actor, const std::string& host, uint16_t port) {
     return gate_->listen(host, port, [this, actor](UniqueFd socket) { rt::serve(system_, actor, std::move(socket)); });

@@ -181,6 +181,16 @@ constexpr bool kHasSentencePiece = true;
 #else
 constexpr bool kHasSentencePiece = false;
 #endif
+#ifdef SEER_HAVE_UTF8PROC
+constexpr bool kHasUtf8proc = true;
+#else
+constexpr bool kHasUtf8proc = false;
+#endif
+#ifdef SEER_HAVE_MIMALLOC
+constexpr bool kHasMimalloc = true;
+#else
+constexpr bool kHasMimalloc = false;
+#endif
 
 std::string caf_version() {
 #ifdef SEER_CAF_VERSION
@@ -206,7 +216,9 @@ MachineFindings inspect_machine() {
       built_in("RocksDB", kHasRocksdb, "no cold tier: KV that does not fit in DRAM is computed again", "apt-get install librocksdb-dev"),
       built_in("SentencePiece", kHasSentencePiece, "no tokenizer.model files; tokenizer.json and token ids work",
                "apt-get install libsentencepiece-dev"),
-      built_in("prometheus-cpp", has_metrics(), "seer serve has no /metrics; its status page works", "apt-get install prometheus-cpp-dev")};
+      built_in("utf8proc", kHasUtf8proc, "tokenizers that normalize Unicode (NFC) take ASCII only", "apt-get install libutf8proc-dev"),
+      built_in("prometheus-cpp", has_metrics(), "seer serve has no /metrics; its status page works", "apt-get install prometheus-cpp-dev"),
+      built_in("mimalloc", kHasMimalloc, "simulations take a quarter longer", "apt-get install libmimalloc-dev")};
   return findings;
 }
 
@@ -232,9 +244,8 @@ std::string doctor_text(const MachineFindings& findings) {
       line_text("memory", cat(size_text(findings.memory_bytes), ", ", size_text(findings.memory_free_bytes), " free"));
   text += line_text("CAF", findings.caf);
   for (const PartFinding& part : findings.parts) text += part_text(part);
-  text += can_run_main_job(findings)
-              ? "The main job can run here: deploy/quickstart.sh\n"
-              : cat("The main job cannot run here: it needs ", size_text(kMainJobBytes), " of free memory.\n");
+  text += can_run_main_job(findings) ? "The main job, `seer rollout`, can run here.\n"
+                                     : cat("The main job, `seer rollout`, cannot run here: it needs ", size_text(kMainJobBytes), " of free memory.\n");
   return text;
 }
 

@@ -10,7 +10,7 @@
 
 namespace seer {
 
-/// One optional part: CUDA, UCX, RocksDB, SentencePiece.
+/// One optional part: CUDA, UCX, RocksDB, SentencePiece, utf8proc, prometheus-cpp, mimalloc.
 struct PartFinding {
   std::string name;
   bool is_used = false;  // this build has the code that uses it

@@ -85,11 +85,18 @@ Result<Controller> find_controller(ClusterNet& net, const NodeOptions& options, 
   return found;
 }
 
-/// Errors: kInvalidArgument if the machine may not enter, kUnavailable if there is no answer.
-Result<ClusterEntered> enter(rt::Inbox<>& inbox, const ClusterHandle& controller, const EnterCluster& ask, const std::string& address) {
+Error stopped() { return fail(Code::kCancelled, "stopped on request"); }
+/// A request to stop goes before: the controller may have got one too.
+Error silent_controller(const std::string& address, const std::atomic<bool>& stop) {
+  return stop.load() ? stopped() : fail(Code::kUnavailable, "the controller at ", address, " does not answer");
+}
+
+/// Errors: kInvalidArgument if the machine may not enter; kUnavailable if there is no answer; kCancelled.
+Result<ClusterEntered> enter(rt::Inbox<>& inbox, const ClusterHandle& controller, const EnterCluster& ask, const std::string& address,
+                             const std::atomic<bool>& stop) {
   bool answered = false;
   ClusterEntered entered = inbox.ask<ClusterEntered>(controller, ask, {}, &answered);
-  if (!answered) return fail(Code::kUnavailable, "the controller at ", address, " does not answer");
+  if (!answered) return silent_controller(address, stop);
   if (!entered.error.empty()) return fail(Code::kInvalidArgument, entered.error);
   return entered;
 }
@@ -105,7 +112,7 @@ Result<Layout> learn_layout(rt::system& system, const ClusterHandle& controller,
   for (bool was_told = false; !stop.load(); inbox.receive(kLayoutPauseUs, [](const rt::down&) {})) {
     bool answered = false;
     const ClusterReport report = inbox.ask<ClusterReport>(controller, GetReport{}, {}, &answered);
-    if (!answered) return fail(Code::kUnavailable, "the controller at ", options.join, " does not answer");
+    if (!answered) return silent_controller(options.join, stop);
     for (const ClusterNodeReport& node : report.nodes) {
       if (node.kv_block_bytes == 0) continue;
       Layout layout{node.identity, node.kv_block_bytes};
@@ -116,7 +123,7 @@ Result<Layout> learn_layout(rt::system& system, const ClusterHandle& controller,
     if (!std::exchange(was_told, true))
       std::cout << "node " << options.name << " waits for a machine with instances, which knows how large KV is" << std::endl;
   }
-  return fail(Code::kCancelled, "stopped on request");
+  return stopped();
 }
 
 /// Everything of a machine but its actors.
@@ -165,9 +172,8 @@ Status wait_alone(const std::atomic<bool>& stop, rt::system& system) {
   return {};
 }
 
-}  // namespace
-
-Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
+/// Errors: kCancelled if it was stopped before it was in the cluster.
+Status run_node(const NodeOptions& given, const std::atomic<bool>& stop) {
   const NodeRoles roles = roles_of(given);
   NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
@@ -208,10 +214,11 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
     SEER_ASSIGN_OR_RETURN(machine, make_helper(options, config, layout, aside, transport, *net));
     config.kv_node.identity = layout.identity;
   }
+  if (stop.load()) return stopped();  // models take their time to load
   const auto question = [&](const ClusterIdentity& identity) {
     return EnterCluster{config.node, identity, config.epoch, roles, machine.layout.kv_block_bytes};
   };
-  SEER_ASSIGN_OR_RETURN(const ClusterEntered entered, enter(inbox, controller.handle, question(machine.layout.identity), options.join));
+  SEER_ASSIGN_OR_RETURN(const ClusterEntered entered, enter(inbox, controller.handle, question(machine.layout.identity), options.join, stop));
   config.epoch = entered.epoch;
   const NodeHandle node = start_node(system, config, machine.makers, std::move(machine.made), entered.directory, log);
   const Stopper stopper(node);
@@ -224,7 +231,7 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
     bool answered = false;
     const NodeReport report = asking.ask<NodeReport>(node, GetReport{}, {}, &answered);  // its weights may be others by now
     const ClusterIdentity& now = answered && !report.identity.model.empty() ? report.identity : machine.layout.identity;
-    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, question(now), options.join));
+    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, question(now), options.join, stop));
     rt::post(node, DirectoryUp{again.directory});
     rt::post(returned, ready);
     return {};
@@ -250,9 +257,17 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
     inbox.receive(kReceiveUs, on_down);
     if (over) break;
     watch.follow();
-    if (!watch.status().ok()) return watch.status();
+    if (!watch.status().ok()) return stop.load() ? Status() : watch.status();
   }
   return ended;
+}
+
+}  // namespace
+
+Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
+  const Status ended = run_node(given, stop);
+  const bool was_stopped = !ended.ok() && ended.error().code == Code::kCancelled;
+  return was_stopped ? Status() : ended;  // it did what it was asked to
 }
 
 }  // namespace seer

@@ -2,7 +2,7 @@
 # time that CMake runs, because a build may move to a user without a home folder.
 find_program(SEER_CCACHE ccache)
 if(SEER_CCACHE)
-  set(trial ${CMAKE_BINARY_DIR}/CMakeFiles/ccache_trial)
+  set(trial ${PROJECT_BINARY_DIR}/CMakeFiles/ccache_trial)
   file(WRITE ${trial}.cpp "")
   execute_process(COMMAND ${SEER_CCACHE} ${CMAKE_CXX_COMPILER} -c ${trial}.cpp -o ${trial}.o RESULT_VARIABLE failed ERROR_VARIABLE said)
   if(failed)

@@ -1,6 +1,6 @@
 # CPU kernels of the engine (gpu/cpu). The same kernel source is compiled once per instruction set; which one runs is
 # decided at run time. Files named *_amx.cpp, *_avx512.cpp, *_avx2.cpp get their flags here; all others build for the baseline.
-file(GLOB cpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cpu/*.cpp)
+file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/gpu/cpu/*.cpp)
 if(cpu_sources)
   target_sources(seer_gpu PRIVATE ${cpu_sources})
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -6,9 +6,9 @@ if(SEER_WITH_CUDA)
 endif()
 if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
   set(SEER_HAVE_CUDA ON)
-  set(SEER_PTXAS_LOG ${CMAKE_BINARY_DIR}/cuda/ptxas.log)
+  set(SEER_PTXAS_LOG ${PROJECT_BINARY_DIR}/cuda/ptxas.log)
   # No fma but those that the source asks for, denormals flushed, division and square root rounded correctly: as on the CPU.
-  set(SEER_NVCC_FLAGS -std=c++20 --expt-relaxed-constexpr -fmad=false -ftz=true -I${CMAKE_SOURCE_DIR})
+  set(SEER_NVCC_FLAGS -std=c++20 --expt-relaxed-constexpr -fmad=false -ftz=true -I${PROJECT_SOURCE_DIR})
   set(architectures ${SEER_CUDA_ARCHITECTURES})
   if(NOT architectures)
     set(architectures 80 90)
@@ -26,28 +26,28 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()
   list(APPEND codes -gencode=arch=compute_${newest},code=compute_${newest})
-  file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda/kernels/*)
-  set(SEER_KERNEL_SOURCES ${kernel_sources} ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu ${CMAKE_SOURCE_DIR}/gpu/cuda/kernel_args.h
-      ${CMAKE_SOURCE_DIR}/gpu/cpu/exact_math_body.h ${CMAKE_SOURCE_DIR}/gpu/cpu/exp_lanes.h ${CMAKE_SOURCE_DIR}/gpu/philox.h)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
-  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
-    COMMAND sh -c "\"$@\" >${SEER_PTXAS_LOG} 2>&1 || { cat ${SEER_PTXAS_LOG}; exit 1; }" nvcc
+  file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/gpu/cuda/kernels/*)
+  set(SEER_KERNEL_SOURCES ${kernel_sources} ${PROJECT_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu ${PROJECT_SOURCE_DIR}/gpu/cuda/kernel_args.h
+      ${PROJECT_SOURCE_DIR}/gpu/cpu/exact_math_body.h ${PROJECT_SOURCE_DIR}/gpu/cpu/exp_lanes.h ${PROJECT_SOURCE_DIR}/gpu/philox.h)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/cuda/cuda_kernels.o DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
+    COMMAND sh -c "\"$@\" >\"$0\" 2>&1 || { cat \"$0\"; exit 1; }" ${SEER_PTXAS_LOG}
             ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} ${codes} -O3 -Xcompiler -fPIC -Xptxas -v
-            -c ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
+            -c ${PROJECT_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${PROJECT_BINARY_DIR}/cuda/cuda_kernels.o)
   # For tests: PTX, which they interpret, and machine code, whose instructions they count.
-  set(SEER_PTX ${CMAKE_BINARY_DIR}/cuda/cuda_kernels)  # _80.ptx, _90a.ptx
-  set(SEER_CUBIN ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.cubin)
+  set(SEER_PTX ${PROJECT_BINARY_DIR}/cuda/cuda_kernels)  # _80.ptx, _90a.ptx
+  set(SEER_CUBIN ${PROJECT_BINARY_DIR}/cuda/cuda_kernels.cubin)
   foreach(architecture 80 90a)
     add_custom_command(OUTPUT ${SEER_PTX}_${architecture}.ptx DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -lineinfo -arch=compute_${architecture} -ptx
-              ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX}_${architecture}.ptx)
+              ${PROJECT_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX}_${architecture}.ptx)
   endforeach()
   add_custom_command(OUTPUT ${SEER_CUBIN} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -arch=sm_90a -cubin
-            ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_CUBIN})
+            ${PROJECT_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_CUBIN})
   add_custom_target(seer_ptx DEPENDS ${SEER_PTX}_80.ptx ${SEER_PTX}_90a.ptx ${SEER_CUBIN})
-  set_source_files_properties(${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-  target_sources(seer_gpu PRIVATE ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
+  set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/cuda_kernels.o PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  target_sources(seer_gpu PRIVATE ${PROJECT_BINARY_DIR}/cuda/cuda_kernels.o)
   seer_layer_without(seer_gpu no_cuda_)
   target_link_libraries(seer_gpu PRIVATE CUDA::cudart_static)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # the library is loaded at run time

@@ -5,11 +5,11 @@ include_guard(GLOBAL)
 # seer_embed(target file...), files relative to the source folder
 function(seer_embed target)
   foreach(file ${ARGN})
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
-    file(READ ${CMAKE_SOURCE_DIR}/${file} text)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+    file(READ ${PROJECT_SOURCE_DIR}/${file} text)
     get_filename_component(name ${file} NAME)
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/embed/${target}/embedded/${name}.inc
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/embed/${target}/embedded/${name}.inc
          CONTENT "R\"embedded(@text@)embedded\"\n" @ONLY)
   endforeach()
-  target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/embed/${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/embed/${target})
 endfunction()

@@ -14,12 +14,6 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 seer=$root/build/release/bin/seer
 
-# Wrong options are told before minutes of building, where the program is there already.
-if [[ -x $seer ]]; then "$seer" rollout --model . --prompts . --print-config "$@" >/dev/null; fi
-
-"$here/setup.sh"
-"$here/build.sh" release seer
-
 models=("$here"/models/*/)
 if ((${#models[@]} != 1)); then
   echo "quickstart: expected one model folder in deploy/models, found ${#models[@]}" >&2
@@ -32,8 +26,6 @@ prompts=$here/examples/scratchpad/prompts.jsonl
 defaults=(--model "${models[0]%/}" --prompts "$prompts" --instances 2
           --max-tokens 3072 --chunk-tokens 512 --kv-bytes 96MiB --dram-bytes 64MiB
           --group-size 8 --out "$results/responses.jsonl" --report "$results/report.json")
-# A build without RocksDB keeps no KV on disk, and refuses the option.
-if ldd "$seer" | grep librocksdb >/dev/null; then defaults+=(--cold-dir "$results/cold"); fi
 
 # Sets `arguments`: the defaults that "$@" does not name, then "$@". An option may be given only once.
 merge() {
@@ -46,6 +38,17 @@ merge() {
   done
   arguments+=("$@")
 }
+
+# Wrong options are told before minutes of building, where the program is there already.
+if [[ -x $seer ]]; then
+  merge "$@"
+  "$seer" "${arguments[@]}" --print-config >/dev/null
+fi
+
+"$here/setup.sh"
+"$here/build.sh" release seer
+# A build without RocksDB keeps no KV on disk, and refuses the option.
+if ldd "$seer" | grep librocksdb >/dev/null; then defaults+=(--cold-dir "$results/cold"); fi
 
 # Rolls out one response of each of the first prompts and prints how many tokens per second and per response that gave.
 trial_responses=32

@@ -147,7 +147,9 @@ TEST_CASE("cluster: a machine that asked to enter and was not ready in time lose
 TEST_CASE("cluster: each rollout gets a new id, its weights and its number of instances") {
   Bench b;
   FakeNode node(b.world);
-  CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "the cluster has no machine yet");
+  const auto early = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(early.error == "the cluster has no machine yet");
+  CHECK(may_enter_later(early));
   b.enter(0, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{4}});
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error != "");  // it is not up yet
   b.ready(0, node.handle());
@@ -156,6 +158,7 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
   CHECK(first.version == WeightVersion{4});
   CHECK(first.instances == 2);
   CHECK(first.id != RolloutId{});
+  CHECK_FALSE(may_enter_later(first));
   CHECK(second.id != first.id);
   CHECK(second.directory == first.directory);
   const auto report = b.ask<ClusterReport>(GetReport{});
@@ -171,6 +174,7 @@ TEST_CASE("cluster: a rollout that expects another model is refused with the fie
   const auto ask = [&](RolloutId id, ClusterIdentity identity) { return b.ask<RolloutEntered>(EnterRollout{id, std::move(identity)}); };
   const auto right = ask({}, {.model = "qwen", .shape = 0x51, .version = {}});
   CHECK(right.error == "");
+  CHECK_FALSE(may_enter_later(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}})));
   CHECK(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}}).error == "a rollout is refused: its model is \"moonlight\", expected \"qwen\"");
   CHECK(ask({}, {.model = "qwen", .shape = 0x52, .version = {}}).error ==
         "a rollout is refused: its config.json's checksum is 0000000000000052, expected 0000000000000051");
@@ -491,7 +495,9 @@ TEST_CASE("cluster: machines without instances are compared in what they have; r
   b.ready(1, kv.handle());
   CHECK(enter(2, {}, is_draft) == "");
   b.ready(2, draft.handle());
-  CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "no machine of the cluster has instances yet");
+  const auto early = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(early.error == "no machine of the cluster has instances yet");
+  CHECK(may_enter_later(early));
   CHECK(enter(3, {.model = "qwen", .kv_layout = 8, .version = {}}, is_kv).find("node 3 is refused: its KV layout is") == 0);
   ClusterIdentity other_protocol;
   other_protocol.protocol = 1;

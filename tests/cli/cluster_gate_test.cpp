@@ -237,6 +237,16 @@ TEST_CASE("cluster gate: it listens at a host's name as at its address") {
   CHECK(peers.next().get() >= 0);
 }
 
+TEST_CASE("cluster gate: it does not listen at a name of the loopback, which the others cannot reach") {
+  const std::string name = "2130706433";  // 127.0.0.1 to getaddrinfo(), as a host's own name is to many
+  const auto refused = gate_of({})->listen(name, 0, {});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kInvalidArgument);
+  CHECK(refused.error().detail ==
+        "cannot listen on " + name + ":0: " + name + " is 127.0.0.1 here: expected the address at which the others reach it");
+  for (const std::string meant : {"127.0.0.1", "127.0.1.1", "localhost"}) CHECK_MESSAGE(gate_of({})->listen(meant, 0, {}).ok(), meant);
+}
+
 TEST_CASE("cluster gate: the proof of a secret is worth nothing when it is sent back, or to another") {
   const std::string secret = "the secret of this cluster";
   Peers peers;

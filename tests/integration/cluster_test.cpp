@@ -1,5 +1,7 @@
 // A cluster of real processes: whatever machines join, leave and die, a rollout on them gives the bits of one within a process.
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <map>
@@ -129,7 +131,33 @@ TEST_CASE("cluster: a machine that does not fit is refused with a sentence, and 
   CHECK(cluster.nodes.at(0)->exit_code() == 0);
   REQUIRE(cluster.nodes.at(2)->wait(kWaitMs));
   CHECK(cluster.nodes.at(2)->err().find("seer: the controller at " + cluster.address + " is gone\n") != std::string::npos);
-  CHECK(refused({}).find("seer: --join " + cluster.address + ": no controller answers there, in 20 tries over 5 s") == 0);
+  CHECK(refused({}).find("seer: --join " + cluster.address + ": no controller answers there, in ") == 0);
+}
+
+TEST_CASE("cluster: a node that is stopped before it is in the cluster ends with exit code 0, as a later one does") {
+  const auto stop = [](ChildProcess& node) {
+    node.send(SIGTERM);
+    REQUIRE(node.wait(kWaitMs));
+    CHECK_MESSAGE(node.exit_code() == 0, node.err());
+  };
+  Cluster cluster({}, {{"--roles", "controller"}}, "the controller is alone, at ");
+  cluster.start(1, {{"--roles", "kv"}});
+  wait_for_line(*cluster.nodes[1], "node 1 waits for a machine with instances");
+  cluster.nodes[0]->send(SIGSTOP);  // the node may be waiting for an answer
+  stop(*cluster.nodes[1]);
+
+  const UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  REQUIRE(::bind(silent.get(), reinterpret_cast<const sockaddr*>(&at), size) == 0);
+  REQUIRE(::listen(silent.get(), 8) == 0);
+  REQUIRE(::getsockname(silent.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  cluster.start(2, {{"--join", cat("127.0.0.1:", ntohs(at.sin_port))}});
+  const UniqueFd dialled(::accept(silent.get(), nullptr, nullptr));
+  REQUIRE(dialled.get() >= 0);
+  stop(*cluster.nodes[2]);
 }
 
 TEST_CASE("cluster: rollouts and servers with another model are refused with a sentence") {
@@ -305,8 +333,8 @@ TEST_CASE("cluster: with certificates, only machines and rollouts of the same CA
   ChildProcess bare({SEER_PROGRAM, "status", "--cluster", cluster.address});
   CHECK(responses_of_run(seer, out) == right);
   REQUIRE(stranger.wait(kWaitMs));
-  CHECK(stranger.err() == "seer: --cluster " + cluster.address +
-                              ": no controller answers there, in 20 tries over 5 s, or its certificate is of another CA\n");
+  CHECK(stranger.err().find("seer: --cluster " + cluster.address + ": no controller answers there, in ") == 0);
+  CHECK(stranger.err().ends_with(" s, or its certificate is of another CA\n"));
   REQUIRE(bare.wait(kWaitMs));
   CHECK(bare.exit_code() == 1);
 }
@@ -347,7 +375,7 @@ TEST_CASE("cluster: the controller, KV, drafts and instances may be on a machine
   const auto refusal = [&] {
     ChildProcess seer(rollout(folder.path("none.jsonl"), {"--cluster", cluster.address}));
     REQUIRE(seer.wait(kWaitMs));
-    CHECK(seer.exit_code() != 0);
+    CHECK(seer.exit_code() == 1);  // no wrong option: the same command works later
     return seer.err();
   };
   const std::string begin = "seer: --cluster " + cluster.address + ": ";

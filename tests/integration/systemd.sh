@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# deploy/systemd: systemd finds no fault in the units, and the program knows the options that they give it.
+# deploy/systemd: systemd finds no fault in the units, the program knows the options that they give it, and those that wait for a
+# cluster are started again without limit.
 # Usage: systemd.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -17,6 +18,10 @@ done
 cp "$work/seer-node@.service" "$work/seer-node@3.service"
 systemd-analyze verify --man=no "$work/seer-controller.service" "$work/seer-node@3.service" "$work/seer-serve.service" >"$work/said" 2>&1 || fail "$(cat "$work/said")"
 [[ ! -s $work/said ]] || fail "$(cat "$work/said")"
+
+for unit in seer-node@ seer-serve; do
+  grep -qx 'StartLimitIntervalSec=0' "$root/deploy/systemd/$unit.service" || fail "$unit gives up while there is no cluster"
+done
 
 for unit in "$root"/deploy/systemd/*.service; do
   command=$(sed -n 's,^ExecStart=/usr/local/bin/seer \([a-z]*\) .*,\1,p' "$unit")
