@@ -93,6 +93,7 @@ void ServerNodeActor::look_again(const ServerState& now) {
   state.running = now.running;
   state.waiting = now.waiting;
   state.kv_use_share = now.kv_use_share;
+  state.server_ids = now.server_ids;  // a router behind this one may have got another server, which passes requests on to this one
   const bool has_changed = !update && !weights_move() && now.weights != state.weights;
   if (has_changed) {
     parts.log.warn(rt::now_us(self), "server_weights", {{"server", parts.server->name()}, {"weights", now.weights}, {"expected", state.weights}});

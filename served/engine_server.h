@@ -54,6 +54,7 @@ struct ServedPart {
   std::string matched = {};     // with kStop: the token id or the text, if the server says
   std::string why = {};         // with kRefused and kFailed: one sentence
   bool is_busy = false;         // with kFailed: the server had no room (503, 429)
+  bool is_abort = false;        // with kFailed: a client of the server, maybe another one, had the request aborted
   std::string weights = {};     // label of the weights that computed the tokens; empty: the server does not say
   int64_t cached_tokens = 0;    // of the tokens asked with: those whose KV the server had
 };

@@ -131,6 +131,7 @@ Status note_end(const std::string& reason, std::string matched, const std::strin
     part.end = ServedEnd::kLength;
   } else if (reason == "abort" || reason == "error") {
     part.end = ServedEnd::kFailed;
+    part.is_abort = reason == "abort";
     part.why = cat("it ended the request: ", message);
   } else {
     return fail(Code::kCorrupt, "a finish_reason is ", reason);

@@ -79,6 +79,7 @@ class SglangReader final : public AnswerReader {
     const int64_t status = number_of(*finish, "status_code");
     part.is_busy = status == 503;
     SEER_RETURN_IF_ERROR(note_end(finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type"), text_of(*finish, "matched"), text_of(*finish, "message"), part));
+    part.is_abort &= status == 0;  // with one, SGLang aborts because of an error
     if (part.end == ServedEnd::kFailed && is_refusal(status)) part.end = ServedEnd::kRefused;
     return {};
   }

@@ -25,9 +25,6 @@ constexpr std::array<Known, 7> kKnown{{{"/init_weights_update_group", ServerKind
 /// With the fields of a kInit.
 const json& init_fields(const GroupCall& call) { return call.kind == ServerKind::kVllm ? call.body["init_info"] : call.body; }
 
-/// The call that says which version the weights are.
-bool has_version(const GroupCall& call) { return call.kind == ServerKind::kVllm ? call.stage == GroupStage::kFinish : call.stage == GroupStage::kUpdate; }
-
 }  // namespace
 
 std::optional<GroupCall> group_call_at(const std::string& path) {
@@ -48,10 +45,7 @@ Status read_group_body(GroupCall& call, const std::string& body) {
   return {};
 }
 
-Status check_version(const GroupCall& call) {
-  if (!has_version(call) || !version_of(call).empty()) return {};
-  return fail(Code::kInvalidArgument, call.path, ": weight_version is missing: without it no answer could be told from one of the weights before");
-}
+bool names_version(const GroupCall& call) { return call.kind == ServerKind::kVllm ? call.stage == GroupStage::kFinish : call.stage == GroupStage::kUpdate; }
 
 int64_t ranks_of(const GroupCall& call) {
   const json& fields = init_fields(call);
@@ -64,7 +58,7 @@ std::string group_of(const GroupCall& call) {
   return name.empty() ? "weight_update_group" : name;  // SGLang's default
 }
 
-std::string version_of(const GroupCall& call) { return has_version(call) ? text_of(call.body, "weight_version") : ""; }
+std::string version_of(const GroupCall& call) { return names_version(call) ? text_of(call.body, "weight_version") : ""; }
 
 std::vector<HttpAsk> asks_of(const GroupCall& call, int64_t ranks_before, const std::string& version) {
   json body = call.body;
@@ -72,7 +66,7 @@ std::vector<HttpAsk> asks_of(const GroupCall& call, int64_t ranks_before, const 
     json& offset = (call.kind == ServerKind::kVllm ? body["init_info"] : body)["rank_offset"];
     offset = offset.get<int64_t>() + ranks_before;
   }
-  if (has_version(call)) body["weight_version"] = version;
+  if (names_version(call)) body["weight_version"] = version;
   // KV of the weights before must not be used with the new ones.
   if (call.kind == ServerKind::kSglang && call.stage == GroupStage::kUpdate) body["flush_cache"] = true;
   std::vector<HttpAsk> asks{{"POST", call.path, body.dump()}};

@@ -38,14 +38,14 @@ struct GroupCall {
 std::optional<GroupCall> group_call_at(const std::string& path);
 /// Takes the body. Errors: kInvalidArgument: a field of it is missing or wrong; one sentence.
 Status read_group_body(GroupCall& call, const std::string& body);
-/// For servers of others: the call that should say which version the weights are does so. Errors: kInvalidArgument.
-Status check_version(const GroupCall& call);
+/// Whether it is a call that says which version the weights are.
+bool names_version(const GroupCall& call);
 
 /// How many ranks a kInit leaves for the servers.
 int64_t ranks_of(const GroupCall& call);
 /// The name of the group that a call is about; vLLM's servers have one, without a name.
 std::string group_of(const GroupCall& call);
-/// Version of the weights; empty: this call does not say.
+/// Version of the weights; empty: this call does not say, as those of AReaL.
 std::string version_of(const GroupCall& call);
 
 /// What a server is asked, in turn. `ranks_before`: of the servers before it. `version`: what it is to call the weights, instead of

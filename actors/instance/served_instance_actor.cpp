@@ -175,7 +175,7 @@ void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
     streams.close_of(id);
     return held.push_back(id);
   }
-  ++failures;
+  if (!part.is_abort) ++failures;
   parts.log.warn(rt::now_us(self), "chunk_failed",
                  {{"chunk", id}, {"server", parts.server->name()}, {"tokens", s.log.output_tokens()}, {"failures", failures}, {"error", part.why}});
   s.done.server_error = cat(parts.server->name(), ": ", part.why);

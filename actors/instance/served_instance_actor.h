@@ -7,7 +7,8 @@
 //
 // A chunk ends early with the tokens that are certain when the server aborts it, closes the stream, has no room, or sends what makes
 // no sense; the rollout places it again. After failures_max failures with no token in between the actor ends, and with it all of its
-// chunks: server_node_actor looks at the server, and starts another one when it answers.
+// chunks: server_node_actor looks at the server, and starts another one when it answers. Aborts do not count: a trainer may abort all
+// requests of each server that it knows.
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first or the actor ended;

@@ -29,11 +29,13 @@ struct ServedModel {
   std::string name, folder;
   ModelConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: the folder has none
+  std::string dtype = "bfloat16";              // of the weights, as stored
   int64_t tokens_max = 0;                      // of prompt and output together that an instance can hold
   int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
   std::function<int64_t()> instances_up = [] { return 0; }, instances_expected = [] { return 0; };  // now; thread-safe
   std::function<std::vector<std::string>()> server_ids = [] { return std::vector<std::string>(); };  // as a router reads them; thread-safe
+  std::function<int64_t()> ranks = [] { return 1; };  // in a group that a trainer sends weights over (served/weights_group.h); thread-safe
   bool gives_kept_ids = true;                  // LogprobMode::kKept is possible
 };
 

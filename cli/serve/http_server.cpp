@@ -84,6 +84,8 @@ HttpRequest request_of(const http::request_header<>& head) {
   const size_t mark = target.find('?');
   const bool is_head = head.method() == http::verb::head;
   HttpRequest request{.method = is_head ? "GET" : std::string(head.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = {}};
+  const auto host = head[http::field::host];
+  request.host.assign(host.data(), host.size());
   for (std::string_view rest = mark == std::string_view::npos ? "" : target.substr(mark + 1); !rest.empty();) {
     const std::string_view pair = rest.substr(0, rest.find('&'));
     rest.remove_prefix(std::min(rest.size(), pair.size() + 1));

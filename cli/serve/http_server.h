@@ -34,6 +34,7 @@ struct HttpRequest {
   std::string path;                          // "/generate", without the query
   std::map<std::string, std::string> query;  // after the question mark, decoded
   std::string body;
+  std::string host = {};                     // "a:30000", as the client addressed this server; empty: it did not say
 };
 
 /// The answer to one request: send(), or begin(), write() and end(). On the server's thread only. One that is let go without an

@@ -21,7 +21,25 @@ std::string plain_url(const std::string& worker) {
   return kind_end < worker.find("://") ? worker.substr(kind_end + 1) : worker;
 }
 
+/// Of a server whose address leads to this router, in the words of server_ids_of().
+constexpr std::string_view kIsItself = "it is this router itself";
+
+Out worker_json(const RoutedServer& server) {
+  return {{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
+          {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic},
+          {"running", server.running}, {"waiting", server.waiting}, {"error", server.why_out.empty() ? Out() : Out(server.why_out)}};
+}
+
+bool takes_part(const RoutedServer& server) { return server.is_up && !server.is_draining; }
+
 }  // namespace
+
+int64_t ranks_in_group(const RoutedServers& servers) {
+  int64_t ranks = 0;
+  for (const RoutedServer& server : servers.list())
+    if (takes_part(server)) ranks += server.ranks;
+  return ranks;
+}
 
 bool RouterDialect::handle(const HttpRequest& request, const Reply& reply) {
   const std::string& path = request.path;
@@ -37,15 +55,7 @@ bool RouterDialect::handle(const HttpRequest& request, const Reply& reply) {
 }
 
 void RouterDialect::workers(const HttpRequest& request, const Reply& reply) {
-  if (request.method == "GET") {
-    Out list = Out::array(), urls = Out::array();
-    for (const RoutedServer& server : servers_.list()) {
-      list.push_back({{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
-                      {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic}, {"running", server.running}, {"waiting", server.waiting}, {"error", server.why_out.empty() ? Out() : Out(server.why_out)}});
-      urls.push_back(server.url);
-    }
-    return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
-  }
+  if (request.method == "GET") return list_workers(reply);
   const auto remove = [&](const std::string& worker) {
     const Status removed = servers_.remove(plain_url(worker));
     if (!removed.ok()) return refuse(reply, 404, removed.error().detail);
@@ -59,6 +69,26 @@ void RouterDialect::workers(const HttpRequest& request, const Reply& reply) {
   const Result<std::string> id = servers_.add(*url);
   if (!id.ok()) return refuse(reply, 400, id.error().detail);
   reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", plain_url(*url)}}));
+}
+
+/// A trainer may take the router for its engine and its router in one (slime), register it here, and abort the requests of each worker. Then
+/// the servers must not be among the workers: a request that is aborted at a server only goes to another one.
+void RouterDialect::list_workers(const Reply& reply) {
+  Out servers = Out::array(), itself = Out::array();
+  const std::vector<RoutedServer> all = servers_.list();
+  const bool is_any_up = std::ranges::any_of(all, &RoutedServer::is_up);
+  for (const RoutedServer& server : all) {
+    Out worker = worker_json(server);
+    const bool is_itself = server.why_out == kIsItself;
+    if (is_itself) worker["is_healthy"] = is_any_up, worker["error"] = nullptr;
+    (is_itself ? itself : servers).push_back(std::move(worker));
+  }
+  const Out& workers = itself.empty() ? servers : itself;
+  Out urls = Out::array();
+  for (const Out& worker : workers) urls.push_back(worker["url"]);
+  Out answer = {{"workers", workers}, {"urls", urls}, {"total", workers.size()}};
+  if (!itself.empty()) answer["servers"] = servers;
+  reply->send(200, json_text(answer));
 }
 
 void RouterDialect::profile(const HttpRequest& request, const Reply& reply) {
@@ -78,23 +108,10 @@ void RouterDialect::pause(const HttpRequest& request, const Reply& reply) {
 }
 
 /// As vLLM says it, of all servers together.
-void RouterDialect::world_size(const Reply& reply) {
-  int64_t ranks = 0;
-  for (const RoutedServer& server : servers_.list())
-    if (server.is_up && !server.is_draining) ranks += server.ranks;
-  reply->send(200, json_text({{"world_size", ranks}}));
-}
+void RouterDialect::world_size(const Reply& reply) { reply->send(200, json_text({{"world_size", ranks_in_group(servers_)}})); }
 
 void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
   if (const Status read = read_group_call(call, request); !read.ok()) return answer_trainer(reply, false, read.error().detail);
-  if (const Status named = check_version(call); !named.ok()) return answer_trainer(reply, false, named.error().detail);
-  const std::string version = version_of(call);
-  Result<WeightLabel> label = read_trainer_label("weight_version", version, front_.version());
-  if (!label.ok()) return answer_trainer(reply, false, label.error().detail);
-  if (!version.empty()) {
-    new_label_ = *std::move(label);
-    if (!new_label_->number) new_label_->number = front_.next_version();  // the servers are told it with each part
-  }
   if (is_passing_) return answer_trainer(reply, false, cat(call.path, ": another call of this kind is under way"));
   Result<Members> members = members_of(call);
   if (!members.ok()) return answer_trainer(reply, false, members.error().detail);
@@ -102,13 +119,27 @@ void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Re
   is_passing_ = true;
   if (!call.changes_weights()) return ask_members(call, *members, reply);
   check_paused(front_, call.path, true, [this, call, members = *std::move(members), reply](const Status& paused) {
-    if (paused.ok()) {
+    const Status ready = paused.ok() ? note_version(call) : paused;
+    if (ready.ok()) {
       servers_.weights_move(front_.version());
       return ask_members(call, members, reply);
     }
     is_passing_ = false;
-    answer_trainer(reply, false, paused.error().detail);
+    answer_trainer(reply, false, ready.error().detail);
   });
+}
+
+/// All parts of an update have one version, which the servers are told with each. Where none is given (AReaL), it is the next one, taken with
+/// the first part: a number that an update got which failed since is not used again.
+Status RouterDialect::note_version(const GroupCall& call) {
+  if (!names_version(call)) return {};
+  const std::string given = version_of(call);
+  const bool is_first = !new_label_ || *new_label_->number < front_.next_version();
+  if (given.empty() && !is_first) return {};
+  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_trainer_label("weight_version", given, front_.version()));
+  if (!label.number) label.number = front_.next_version();
+  new_label_ = std::move(label);
+  return {};
 }
 
 Result<RouterDialect::Members> RouterDialect::members_of(const GroupCall& call) {
@@ -120,7 +151,7 @@ Result<RouterDialect::Members> RouterDialect::members_of(const GroupCall& call) 
   Members members;
   int64_t ranks = 0;
   for (const RoutedServer& server : servers_.list()) {
-    if (!server.is_up || server.is_draining) continue;
+    if (!takes_part(server)) continue;
     if (server.kind != to_string(call.kind)) return fail(Code::kInvalidArgument, call.path, ": ", server.url, " is of kind ", server.kind, ", which does not have it");
     members.push_back(server.id);
     ranks += server.ranks;
@@ -181,7 +212,7 @@ void RouterDialect::go_on(const Reply& reply) {
   const auto proceed = [this, reply](const std::string& message) { continue_generation(front_, reply, message); };
   if (front_.version() != version_then_) has_new_weights_ = false, new_label_.reset();
   if (!has_new_weights_) return proceed("Generation continued successfully.");
-  if (!new_label_) return answer_trainer(reply, false, "the new weights have no version: expected /finish_weight_update with weight_version before");
+  if (!new_label_) return answer_trainer(reply, false, "the new weights have no version: expected /finish_weight_update before");
   const WeightVersion before = front_.version();
   front_.update_weights({.version = {}, .folder = ""}, InFlight::kAbort, *new_label_, [this, reply, before, proceed](const WeightsDone& done) {
     if (front_.version() == before) return answer_trainer(reply, false, done.status.ok() ? "no server has the new weights" : done.status.error().detail);

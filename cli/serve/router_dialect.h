@@ -18,6 +18,9 @@
 
 namespace seer {
 
+/// How many ranks the servers that take part now have in a trainer's group, together.
+int64_t ranks_in_group(const RoutedServers& servers);
+
 class RouterDialect {
  public:
   RouterDialect(HttpServer& http, Front& front, RoutedServers& servers) : http_(http), front_(front), servers_(servers) {}
@@ -28,8 +31,10 @@ class RouterDialect {
   using Reply = std::shared_ptr<HttpReply>;
   using Members = std::vector<std::string>;  // ids of servers, by rank
   void workers(const HttpRequest& request, const Reply& reply);
+  void list_workers(const Reply& reply);
   void profile(const HttpRequest& request, const Reply& reply);
   void pass_on(GroupCall call, const HttpRequest& request, const Reply& reply);
+  Status note_version(const GroupCall& call);
   Result<Members> members_of(const GroupCall& call);
   void ask_members(const GroupCall& call, const Members& members, const Reply& reply);
   void over(const GroupCall& call, const Members& members, const std::vector<Status>& answers, const Reply& reply);
@@ -44,7 +49,7 @@ class RouterDialect {
   bool is_passing_ = false;                // a call is under way
   bool has_new_weights_ = false;           // parts of them have come, and generation has not continued since
   WeightVersion version_then_;             // that ran then; if another one runs since, weights came whole in another way
-  std::optional<WeightLabel> new_label_;   // what the trainer calls them, with their number; none: it has not said
+  std::optional<WeightLabel> new_label_;   // what the trainer calls them, with their number; none: the call that may say so has not come
 };
 
 }  // namespace seer

@@ -21,6 +21,7 @@
 #include "cli/serve/http_server.h"
 #include "cli/serve/native_dialect.h"
 #include "cli/serve/openai_dialect.h"
+#include "cli/serve/request_fields.h"
 #include "cli/serve/routed_servers.h"
 #include "cli/serve/router_dialect.h"
 #include "cli/serve/served_machines.h"
@@ -38,6 +39,11 @@ constexpr int64_t kLookUs = 50'000;       // between two checks of the stop flag
 constexpr int64_t kSampleUs = 1'000'000;  // between two samples of the history on the status page
 constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
 constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
+
+constexpr int64_t kConfigBytesMax = 16 << 20;  // of config.json, as read_model_config() takes it
+
+/// As transformers and SGLang call it.
+constexpr const char* dtype_name(TensorType type) { return type == TensorType::kF32 ? "float32" : type == TensorType::kF16 ? "float16" : "bfloat16"; }
 
 /// Not in a cluster or on servers of others.
 bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.router.engines.empty(); }
@@ -58,6 +64,24 @@ Result<LoadedModel> load_served(const ServeOptions& options) {
   LoadedModel loaded;
   SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
   return loaded;
+}
+
+/// What config.json calls the type of the weights, where it is one that Seer computes with; else "bfloat16".
+std::string configured_dtype(const std::filesystem::path& folder) {
+  const Result<std::string> text = read_text_file(folder / "config.json", kConfigBytesMax);
+  const Json config = text.ok() ? Json::parse(*text, nullptr, false) : Json();
+  for (const char* const field : {"dtype", "torch_dtype"}) {  // the second: before transformers 4.56
+    const Json* const value = config.is_object() ? given_field(config, field) : nullptr;
+    for (const TensorType type : {TensorType::kBf16, TensorType::kF16, TensorType::kF32})
+      if (value != nullptr && *value == dtype_name(type)) return dtype_name(type);
+  }
+  return dtype_name(TensorType::kBf16);
+}
+
+/// Of the weights as stored. New ones must have the same. Where they run elsewhere, nobody here has read them.
+std::string stored_dtype(const LoadedModel& loaded, const std::string& folder) {
+  const std::shared_ptr<const Model> model = loaded.model();
+  return model == nullptr ? configured_dtype(folder) : dtype_name(model->matrix_type);
 }
 
 /// Null: the model has no chat template, or no tokenizer.
@@ -173,16 +197,18 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .folder = folder.string(),
                .config = model,
                .tokenizer = loaded.tokenizer,
+               .dtype = stored_dtype(loaded, options.model),
                .tokens_max = runs_here(options) ? tokens_max(options, model) : model.context_tokens_max,
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
                .instances_up = [&to = *machines] { return to.instances_up(); },
                .instances_expected = [&to = *machines] { return to.instances_expected(); },
                .server_ids = [&to = *machines] { return to.server_ids(); },
+               .ranks = [to = machines->servers()] { return to == nullptr ? 1 : ranks_in_group(*to); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, rollouts, log);
-  SglangDialect sglang(front);
+  SglangDialect sglang(front, options.tls_cert.empty() ? "http" : "https");
   std::optional<RouterDialect> router;
   if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);

@@ -331,10 +331,11 @@ void SglangDialect::generate(HttpRequest& request, const Reply& reply) {
 
 void SglangDialect::server_info(const Reply& reply) {
   const ServedModel& model = front_.model();
-  reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
-                            {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
+  const int64_t ranks = model.ranks();  // slime makes its group of num_gpus and itself
+  reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", ranks}, {"pp_size", 1}, {"ep_size", 1},
+                            {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", ranks}, {"num_gpus_per_engine", ranks}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
-                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
+                            {"enable_return_routed_experts", false}, {"dtype", model.dtype}, {"context_length", model.config.context_tokens_max},
                             {"instances", model.instances_up()}, {"server_ids", model.server_ids()},
                             {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
@@ -346,11 +347,14 @@ void SglangDialect::model_info(const Reply& reply) {
                             {"weight_version", front_.version_label(front_.version())}}));
 }
 
-/// A router's list. Whatever a client registers, this address is the one engine behind it.
+/// A router's list. Whatever a client registers, this address is the one engine behind it. Registrations end with the process, and a trainer
+/// that aborts the requests of all workers does not make them again: without any, the list has this address as the client knows it.
 void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
   if (request.method == "GET") {
     Out list = Out::array(), urls = Out::array();
-    for (const auto& [id, url] : workers_) {
+    std::map<std::string, std::string> workers = workers_;
+    if (workers.empty() && !request.host.empty()) workers["worker-0"] = cat(scheme_, "://", request.host);
+    for (const auto& [id, url] : workers) {
       list.push_back({{"id", id}, {"url", url}, {"is_healthy", true}, {"worker_type", "regular"}});
       urls.push_back(url);
     }

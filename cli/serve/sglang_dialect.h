@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cli/serve/front.h"
 
@@ -15,7 +16,8 @@ namespace seer {
 
 class SglangDialect {
  public:
-  explicit SglangDialect(Front& front) : front_(front) {}
+  /// `scheme`: "http" or "https", of this server's own URL.
+  explicit SglangDialect(Front& front, std::string scheme = "http") : front_(front), scheme_(std::move(scheme)) {}
   /// False: the path is not of this dialect.
   bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
@@ -33,6 +35,7 @@ class SglangDialect {
   void update_from_disk(const HttpRequest& request, const Reply& reply);
 
   Front& front_;
+  const std::string scheme_;
   std::map<std::string, std::string> workers_;  // URL by id, as clients registered them
   uint64_t last_worker_ = 0;
 };

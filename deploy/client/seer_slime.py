@@ -3,7 +3,8 @@
     --custom-generate-function-path seer_slime.generate
 
 slime calls it once for each sample, and at the same time for all samples of a group; its rollout loop, its abort and its updates of
-weights stay as they are. Other than slime's own function it raises what the server refuses at once, instead of asking 60 times.
+weights stay as they are. Other than slime's own function it raises what the server refuses at once, instead of asking 60 times. While
+no server listens, as when it is restarted, it tries again for 75 s; slime's own does for 60 s.
 """
 import asyncio
 import weakref
@@ -12,6 +13,7 @@ from typing import Any, Dict, Optional
 from seer_client import AsyncClient
 
 CONNECTIONS_MAX = 16_384
+RETRIES = 41  # after 0.1, 0.2, 0.4, 0.8 and 1.6 s, then every 2 s: 75 s together
 
 _clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Dict[str, AsyncClient]]" = weakref.WeakKeyDictionary()
 
@@ -68,5 +70,5 @@ def _client(args) -> AsyncClient:
     address = f"[{host.strip('[]')}]:{args.sglang_router_port}" if ":" in host else f"{host}:{args.sglang_router_port}"
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     if address not in clients:
-        clients[address] = AsyncClient(address, connections_max=CONNECTIONS_MAX)
+        clients[address] = AsyncClient(address, connections_max=CONNECTIONS_MAX, retries=RETRIES)
     return clients[address]

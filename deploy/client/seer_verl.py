@@ -14,6 +14,7 @@ global step N. The server is a process of its own that is up before the training
                       which a `seer serve --engines` refuses
     seer_token_file, seer_tls_ca   where the server wants a token, and for https
 """
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +25,9 @@ from typing import Any, Dict, List, Optional
 from seer_client import AsyncClient
 from seer_http import read_token
 from seer_messages import each_of
+
+CONNECTIONS_MAX = 16_384     # requests of all replicas at a time; control calls have connections of their own
+ACTOR_CALLS_MAX = 1_000_000  # never reached: resume_generation() must not wait for a slot that requests hold until it is called
 
 _SETTINGS = ("seer_address", "seer_weights_dir", "seer_token_file", "seer_tls_ca")
 
@@ -45,9 +49,10 @@ def _connect(settings: Dict[str, str], **options) -> AsyncClient:
 class SeerServer:
     """What verl asks of a rollout server; as a Ray actor it is the handle that verl's clients call. It holds a connection pool only."""
 
-    def __init__(self, settings: Dict[str, str], prompt_length: int, response_length: int, connections_max: int, ignore_eos: bool = False):
-        self._prompt_length, self._response_length, self._ignore_eos = prompt_length, response_length, ignore_eos
-        self._client = _connect(settings, connections_max=connections_max)
+    def __init__(self, settings: Dict[str, str], prompt_length: int, response_length: int, ignore_eos: bool = False, seed: Optional[int] = None):
+        """seed: of verl, where it wants full determinism. Else the server chooses the seeds of requests."""
+        self._prompt_length, self._response_length, self._ignore_eos, self._seed = prompt_length, response_length, ignore_eos, seed
+        self._client = _connect(settings, connections_max=CONNECTIONS_MAX)
 
     async def generate(self, prompt_ids: List[int], sampling_params: Dict[str, Any], request_id: str, image_data=None, video_data=None,
                        audio_data=None, mm_processor_kwargs=None, priority: int = 0, group_id: Optional[str] = None,
@@ -67,6 +72,8 @@ class SeerServer:
             return TokenOutput(token_ids=[], log_probs=[] if wants_logprobs else None, stop_reason="completed")
         if "seed" in params:
             params["sampling_seed"] = params.pop("seed")
+        if self._seed is not None:
+            params.setdefault("sampling_seed", _seed_of_request(self._seed, request_id, len(prompt_ids)))
         # verl's priority is vLLM's, which serves lower numbers first
         response = await self._client.generate(input_ids=prompt_ids, sampling={**params, "max_new_tokens": limit}, rid=request_id,
                                                group_id=group_id, group_size=group_size, priority=-priority, logprobs=wants_logprobs)
@@ -103,6 +110,11 @@ class SeerServer:
     async def stop_profile(self) -> None: pass
 
 
+def _seed_of_request(seed: int, request_id: str, prompt_tokens: int) -> int:
+    """The same 63 bits in each run, whatever the order in which requests come. Turns of one request differ in the length of their prompts."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {request_id} {prompt_tokens}".encode()).digest()[:8], "big") >> 1
+
+
 def _version_name(global_steps: Optional[int]) -> Optional[str]:
     """A name and not a number: the server wants numbers to grow, and a trainer that starts again begins at 0."""
     return None if global_steps is None else f"step-{global_steps}"
@@ -123,6 +135,7 @@ class ServerAdapter:
         self._rank = int(os.environ["RANK"])
         self.replica_rank = max(replica_rank, 0)
         self.is_leader_rank = self._rank == 0
+        self._dtype: Optional[str] = None   # of the server's weights; None: not asked yet
         self._folder: Optional[str] = None  # that the server loaded last
 
     async def resume(self, tags) -> None: pass   # see SeerServer: the server's memory is its own
@@ -133,22 +146,32 @@ class ServerAdapter:
             raise ValueError(f"wire_format is {wire_format!r}: expected 'named_tensors'")
         if kwargs.get("peft_config") is not None:
             raise ValueError("seer serve takes no LoRA adapters: set actor_rollout_ref.model.lora.merge=True")
+        tensors = each_of(weights)
         if self._rank != 0:
-            async for _ in each_of(weights):
-                pass
-            return
-        if "seer_weights_dir" not in self._settings:
-            async with _connect(self._settings) as client:
-                await client.update_weights_from_tensors(_buffers(weights), _version_name(global_steps))
-            return
+            return await _read_all(tensors)
+        try:
+            await self._update(tensors, _version_name(global_steps))
+        except Exception:
+            await _read_all(tensors)  # else the other ranks would wait for this one
+            raise
+
+    async def _update(self, tensors, name: Optional[str]) -> None:
+        async with _connect(self._settings) as client:
+            if self._dtype is None:
+                self._dtype = (await client.info()).fields.get("dtype", "bfloat16")
+            tensors = _in_dtype(tensors, self._dtype)
+            if "seer_weights_dir" in self._settings:
+                await self._update_from_folder(client, tensors, name)
+            else:
+                await client.update_weights_from_tensors(_buffers(tensors), name)
+
+    async def _update_from_folder(self, client: AsyncClient, tensors, name: Optional[str]) -> None:
         bytes_max = int(self.config.checkpoint_engine.update_weights_bucket_megabytes) << 20
-        name = _version_name(global_steps)
         folder = tempfile.mkdtemp(prefix=f"{name or 'unnumbered'}-", dir=self._settings["seer_weights_dir"])
         os.chmod(folder, 0o755)  # the server may run as somebody else
         try:
-            await write_weights(weights, folder, bytes_max)
-            async with _connect(self._settings) as client:
-                await client.update_weights(folder, name)
+            await write_weights(tensors, folder, bytes_max)
+            await client.update_weights(folder, name)
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -157,10 +180,24 @@ class ServerAdapter:
         self._folder = folder
 
 
-async def _buffers(weights):
+async def _read_all(tensors) -> None:
+    async for _ in tensors:
+        pass
+
+
+async def _in_dtype(tensors, dtype: str):
+    """Casts weights to the server's dtype, since it takes no other and verl's FSDP engine keeps F32. Tensors of other kinds, such as
+    quantized ones, stay as they are, and the server refuses them."""
+    import torch
+    async for name, tensor in tensors:
+        is_cast = tensor.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        yield name, tensor.detach().to(getattr(torch, dtype)) if is_cast else tensor  # before it leaves a GPU: fewer bytes
+
+
+async def _buffers(tensors):
     """Each tensor as update_weights_from_tensors() takes it."""
     import torch
-    async for name, tensor in each_of(weights):
+    async for name, tensor in tensors:
         tensor = tensor.detach().to("cpu").contiguous()
         yield name, tensor.dtype, tensor.shape, tensor.flatten().view(torch.uint8).numpy()
 
@@ -223,9 +260,10 @@ def _make_replica():
             """All replicas of verl are the one server: they share one actor."""
             config = self.config
             server = ray.remote(SeerServer).options(name=f"seer_server{self.name_suffix}", get_if_exists=True, num_cpus=0,
-                                                    max_concurrency=self.max_concurrency)
-            self._server_handle = server.remote(_settings_of(config), config.prompt_length, config.response_length, self.max_concurrency,
-                                                bool(getattr(config, "ignore_eos", False)))
+                                                    max_concurrency=ACTOR_CALLS_MAX)
+            seed = config.seed if getattr(config, "full_determinism", False) else None
+            self._server_handle = server.remote(_settings_of(config), config.prompt_length, config.response_length,
+                                                bool(getattr(config, "ignore_eos", False)), seed)
             self.servers = [self._server_handle]
             self._server_address = await self._server_handle.launch.remote()
 

@@ -26,9 +26,9 @@ def any_rollout(served, rollout_id):
 class Proxy:
     """Passes connections on to a server, but ends the first ones: each entry of `ends` says after how many bytes of an answer."""
 
-    def __init__(self, port, ends=()):
+    def __init__(self, port, ends=(), listen_port=0):
         self.port_behind, self.ends, self.connections = port, list(ends), 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", listen_port))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.pool = concurrent.futures.ThreadPoolExecutor(32)
         self.pool.submit(self.accept)

@@ -118,6 +118,44 @@ class SameBitsTest(unittest.TestCase):
             server.wait_until(lambda load: load["num_reqs"] == 0)
 
 
+    def test_a_trainer_whose_engine_is_the_router_aborts_it_alone(self):
+        """As slime does it: its engine registers itself at the router, which is the same, and it aborts all of /workers until they are idle."""
+        router = Router([("seer", server) for server in self.servers])
+        self.addCleanup(router.stop)
+        servers = [f"http://127.0.0.1:{server.port}" for server in self.servers]
+        self.assertEqual(router.call("GET", "/workers")[1]["urls"], servers)
+        url = f"http://127.0.0.1:{router.port}"
+        own = router.post("/workers", {"url": url, "worker_type": "regular"}, 202)["worker_id"]
+        router.wait_for(lambda: router.call("GET", "/workers")[1]["urls"] == [url])
+        found = router.call("GET", "/workers")[1]
+        self.assertEqual([(worker["id"], worker["url"], worker["is_healthy"], worker["error"]) for worker in found["workers"]], [(own, url, True, None)])
+        self.assertEqual(([worker["url"] for worker in found["servers"]], found["total"]), (servers, 1))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            running = [pool.submit(router.generate, [2, 3, 4 + i], sampling_params={"max_new_tokens": 1500, "ignore_eos": True}) for i in range(8)]
+            router.wait_for(lambda: all(server.load()["num_running_reqs"] for server in self.servers))
+            for worker in router.workers():
+                self.assertEqual(worker["url"], url)
+                router.post("/abort_request", {"abort_all": True})
+            self.assertEqual({made.result()["meta_info"]["finish_reason"]["type"] for made in running}, {"abort"})
+        self.assertEqual(router.events("chunk_failed"), [])
+        self.assertEqual(router.call("DELETE", f"/workers/{own}")[0], 202)
+        router.wait_for(lambda: router.call("GET", "/workers")[1]["urls"] == servers)
+
+    def test_the_dtype_of_weights_that_nobody_here_has_read_is_that_of_the_config(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = f"{folder}/model"
+            shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("*.safetensors"))
+            with open(f"{model}/config.json") as file:
+                config = json.load(file)
+            self.assertEqual(config.pop("torch_dtype"), "bfloat16")
+            for named, dtype in ({"torch_dtype": "float32"}, "float32"), ({"dtype": "float16"}, "float16"), ({"dtype": "float8_e4m3fn"}, "bfloat16"), ({}, "bfloat16"):
+                with self.subTest(named=named):
+                    with open(f"{model}/config.json", "w") as file:
+                        json.dump({**config, **named}, file)
+                    router = Router([("seer", self.servers[0])], "--model", model)
+                    self.addCleanup(router.stop)
+                    self.assertEqual(router.call("GET", "/server_info")[1]["dtype"], dtype)
+
     def engines(self, kind="seer"):
         return ",".join(engine(kind, server) for server in self.servers)
 
@@ -231,6 +269,18 @@ class ChangingServersTest(unittest.TestCase):
             router.wait_for(lambda: router.up() == 2, 60)
         self.while_running(router, change)
         self.while_running(router, lambda: None)
+
+    def test_a_server_whose_requests_somebody_aborts_stays_and_they_are_placed_again(self):
+        servers = [self.start(), self.start()]
+        router = Router([("seer", server) for server in servers], "--chunk-tokens", "32")
+        self.addCleanup(router.stop)
+
+        def change():
+            router.wait_for(lambda: servers[1].load()["num_running_reqs"] > 4)
+            servers[1].post("/abort_request", {"abort_all": True})
+        self.while_running(router, change)
+        self.assertGreater(len(router.events("chunk_failed")), 2)  # as many failures without a token between them take a server out
+        self.assertEqual(router.events("server_out"), [])
 
     def test_a_server_that_hangs_loses_its_requests_to_the_others(self):
         servers = [self.start(), self.start()]

@@ -15,7 +15,9 @@ def init(world_size, rank_offset=1):
 
 
 def part(names, version="1"):
-    return {"names": names, "dtypes": ["bfloat16"] * len(names), "shapes": [[2, 2]] * len(names), "group_name": GROUP, "flush_cache": False, "weight_version": version}
+    """`version` None: as AReaL sends it."""
+    return {"names": names, "dtypes": ["bfloat16"] * len(names), "shapes": [[2, 2]] * len(names), "group_name": GROUP, "flush_cache": False,
+            **({} if version is None else {"weight_version": version})}
 
 
 class GroupTest(unittest.TestCase):
@@ -54,6 +56,10 @@ class GroupTest(unittest.TestCase):
 class SglangTest(GroupTest):
     def test_the_calls_of_slime_reach_all_servers_with_ranks_of_their_own_and_then_all_have_the_version(self):
         self.start([2, 4])
+        info = self.router.call("GET", "/server_info")[1]
+        self.assertEqual({name: info[name] for name in ("num_gpus", "num_gpus_per_engine", "tp_size", "pp_size")},
+                         {"num_gpus": 6, "num_gpus_per_engine": 6, "tp_size": 6, "pp_size": 1})  # slime asks for no other size of its group
+        self.assertEqual(self.router.call("GET", "/get_world_size")[1], {"world_size": 6})
         self.assertEqual(self.answers(), ("1", 0))
         self.post("/init_weights_update_group", init(world_size=7))
         self.assertEqual([server.calls[-1][1] for server in self.servers], [init(7, 1), init(7, 3)])
@@ -72,6 +78,40 @@ class SglangTest(GroupTest):
         self.assertEqual([server.calls[-1][0] for server in self.servers], ["/destroy_weights_update_group"] * 2)
         self.post("/pause_generation")
         self.refused("/update_weights_from_distributed", part(["a"], "9"), f"no server has joined a group {GROUP}")
+
+    def test_the_calls_of_areal_which_name_no_version_give_each_update_the_next_one(self):
+        self.start([1, 1])
+        self.post("/init_weights_update_group", init(world_size=3))
+        unnamed = part(["a"], None)
+        self.refused("/update_weights_from_distributed", unnamed, "generation is not paused")
+        for version in 2, 3:
+            self.post("/pause_generation")
+            for names in (["a", "b"], ["c"]):
+                self.post("/update_weights_from_distributed", part(names, None))
+                self.assertEqual([server.weights for server in self.servers], [self.label(version)] * 2)
+            self.post("/continue_generation")
+            self.assertEqual(self.answers(), (str(version), version))
+        # The number of an update that failed is not used again.
+        self.post("/pause_generation")
+        self.post("/update_weights_from_distributed", unnamed)
+        right = self.label(4)
+        for server in self.servers:
+            server.label("lost")
+        self.refused("/continue_generation", {}, f"has weights lost after the change to {right}")
+        self.post("/update_weights_from_distributed", unnamed)
+        self.label(5)
+
+    def test_a_part_after_weights_that_came_whole_begins_another_update(self):
+        self.start([1])
+        self.post("/init_weights_update_group", init(world_size=2))
+        self.post("/pause_generation")
+        self.post("/update_weights_from_distributed", part(["a"], None))
+        self.post("/update_weights_from_disk", {"model_path": MODEL})
+        self.label(2)
+        self.post("/update_weights_from_distributed", part(["a"], None))
+        self.label(3)
+        self.post("/continue_generation")
+        self.assertEqual(self.answers(), ("3", 3))
 
     def test_a_server_that_fails_in_the_middle_is_off_the_list_and_the_others_go_on(self):
         self.start([1, 1], group=False)
@@ -122,9 +162,7 @@ class SglangTest(GroupTest):
         self.post("/init_weights_update_group", init(world_size=3))
         self.refused("/update_weights_from_distributed", part(["a"]), "generation is not paused")
         self.post("/pause_generation")
-        body = part(["a"])
-        del body["weight_version"]
-        self.refused("/update_weights_from_distributed", body, "weight_version is missing")
+        self.refused("/update_weights_from_distributed", part(["a"], "v" * 300), "expected a name of at most 256 bytes")
         self.assertEqual([[path for path, _ in server.calls] for server in self.servers], [["/init_weights_update_group"]] * 2)
         self.post("/continue_generation")
         self.assertEqual(self.answers(), ("1", 0))
@@ -174,7 +212,7 @@ class VllmTest(GroupTest):
         self.post("/start_weight_update")
         update = {"update_info": {"names": ["a"], "dtype_names": ["bfloat16"], "shapes": [[2]], "packed": True}}
         self.post("/update_weights", update)
-        self.refused("/resume", {}, "the new weights have no version")
+        self.refused("/resume", {}, "the new weights have no version: expected /finish_weight_update before")
         self.post("/finish_weight_update", {"weight_version": "step-8"})
         self.post("/resume")
         for server in self.servers:

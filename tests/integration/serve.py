@@ -5,7 +5,7 @@ import array, base64, concurrent.futures, contextlib, json, math, os, resource, 
 import threading, time, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
-from turned_model import turned_model
+from turned_model import converted_model, turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 
@@ -414,6 +414,10 @@ class WeightsTest(unittest.TestCase):
         s = self.served
         info = s.call("GET", "/server_info")[1]
         self.assertEqual((info["tp_size"], info["enable_memory_saver"], info["disaggregation_mode"]), (1, False, None))
+        # Without a registration, as after a restart of the server, it lists itself, so that an abort of all workers finds it.
+        for host in f"127.0.0.1:{s.port}", f"localhost:{s.port}":
+            found = s.call("GET", "/workers", headers={"Host": host})[1]
+            self.assertEqual((found["urls"], [worker["url"] for worker in found["workers"]], found["total"]), ([f"http://{host}"], [f"http://{host}"], 1))
         self.assertIn(s.call("POST", "/workers", {"url": f"http://127.0.0.1:{s.port}", "worker_type": "regular"})[0], (200, 202))
         self.assertEqual([w["url"] for w in s.call("GET", "/workers")[1]["workers"]], [f"http://127.0.0.1:{s.port}"])
         params = {"max_new_tokens": 30, "temperature": 0}
@@ -432,6 +436,14 @@ class WeightsTest(unittest.TestCase):
             self.assertTrue(answer["success"])
             s.post("/continue_generation")
             self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(step + 1)})
+
+    def test_the_dtype_is_that_of_the_weights_as_stored(self):
+        self.assertEqual(self.served.call("GET", "/server_info")[1]["dtype"], "bfloat16")
+        for stored, dtype in ("F32", "float32"), ("F16", "float16"):
+            with self.subTest(dtype=dtype):
+                served = Served("--model", converted_model(f"{self.folder.name}/{dtype}", stored))
+                self.addCleanup(served.stop)
+                self.assertEqual(served.call("GET", "/server_info")[1]["dtype"], dtype)
 
     def test_an_update_that_fails_leaves_the_old_weights_serving(self):
         s = self.served

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """slime's own code against a real `seer serve`: its rollout loop with over-sampling, aborts and partial rollouts, its fully asynchronous
-one, its updates of weights over a gloo group and from disk. Ray, Megatron, SGLang and the tokenizer are replaced. Written for 624b824;
-needs python3-torch, python3-requests, python3-httpx, python3-tqdm, python3-packaging. usage: SEER_SLIME_SOURCE=DIR slime_source.py SEER_PROGRAM"""
+one, its updates of weights over a gloo group and from disk, a router as its engine. Ray, Megatron, SGLang and the tokenizer are replaced.
+Written for 624b824; needs python3-torch, python3-requests, python3-httpx, python3-tqdm, python3-packaging. usage: SEER_SLIME_SOURCE=DIR slime_source.py SEER_PROGRAM"""
 import base64, importlib, multiprocessing, sys, types, unittest
 
 from trainer_source import as_newer_torch, named_tensors, replace_module, replace_packages, source_of
@@ -14,6 +14,7 @@ import ray
 import torch
 import megatron.core
 
+from router import Router
 from served import MODEL, Served
 from weights import TwoWeights
 from weights_group import Member
@@ -37,16 +38,19 @@ def now(value):
 class Engine:
     """slime's SGLangEngine in a process of its own: a thread would not do, since torch 1.13 may wait for others with the GIL."""
 
-    def __init__(self, port):
+    def __init__(self, port, is_router=False):
         self.ours, theirs = multiprocessing.get_context("fork").Pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=self.run, args=(theirs, port), daemon=True)
+        self.process = multiprocessing.get_context("fork").Process(target=self.run, args=(theirs, port, is_router), daemon=True)
         self.process.start()
 
     @staticmethod
-    def run(pipe, port):
+    def run(pipe, port, is_router):
         from slime.backends.sglang_utils.sglang_engine import SGLangEngine
         engine = SGLangEngine(types.SimpleNamespace(rollout_external=True), rank=0)
         engine.node_rank, engine.server_host, engine.server_port = 0, "127.0.0.1", port
+        if is_router:
+            engine.router_ip, engine.router_port, engine.worker_type = "127.0.0.1", port, "regular"
+            engine._register_to_router({})
         while True:
             name, args, named = pipe.recv()
             try:
@@ -154,21 +158,24 @@ class SlimeTest(TwoWeights):
             self.addCleanup(server.stop)
         return alone
 
-    def settings(self, concurrency):
+    def settings(self, concurrency, **others):
         sys.modules["slime_test_reward"] = types.SimpleNamespace(reward=reward)
         settings = Settings(sglang_router_ip="127.0.0.1", sglang_router_port=self.served.port, rollout_temperature=1.0, rollout_top_p=0.98, rollout_top_k=-1,
                             rollout_max_response_len=NEW_TOKENS, rollout_skip_special_tokens=False, sglang_server_concurrency=concurrency, rollout_num_engines=1,
                             n_samples_per_prompt=SAMPLES, rollout_batch_size=6, over_sampling_batch_size=9, partial_rollout=True,
                             custom_rm_path="slime_test_reward.reward", rollout_global_dataset=True, sglang_enable_deterministic_inference=True, rollout_seed=SEED)
+        vars(settings).update(others)
         # Those of another test belong to its event loop.
         type(rollout.GenerateState)._instances.clear()
         http_utils._http_client = None
         http_utils.init_http_client(settings)
         return settings
 
-    def check_bits(self, sample, i, server):
-        expected = server.generate(sample.metadata["prompt"], sampling_params={
-            "temperature": 1.0, "top_p": 0.98, "max_new_tokens": NEW_TOKENS, "sampling_seed": SEED + i, "custom_params": {"return_top_p_token_ids": True}})
+    def check_bits(self, sample, i, server, top_p=0.98):
+        params = {"temperature": 1.0, "top_p": top_p, "max_new_tokens": NEW_TOKENS, "sampling_seed": SEED + i}
+        if top_p < 1:
+            params["custom_params"] = {"return_top_p_token_ids": True}
+        expected = server.generate(sample.metadata["prompt"], sampling_params=params)
         self.assertEqual(sample.tokens[len(sample.metadata["prompt"]):], expected["output_ids"])
         self.assertEqual(sample.rollout_log_probs, [entry[0] for entry in expected["meta_info"]["output_token_logprobs"]])
 
@@ -219,6 +226,31 @@ class SlimeTest(TwoWeights):
         group = types.SimpleNamespace(_rollout_manager=manager, args=Settings(ci_test=True, update_weight_disk_keep_files=True))
         for version in range(1, 4):
             actor_group.RayTrainGroup._reload_rollout_weights_from_disk(group, self.folder if version % 2 else MODEL, str(version))
+
+    def test_a_router_can_be_its_only_engine_and_its_router(self):
+        alone, prompts, checked = self.servers_alone(), Prompts(), 0
+        servers = [Served("--instances", "1", "--kv-bytes", "64MiB") for _ in range(2)]
+        router = Router([("seer", server) for server in servers])
+        for server in (*servers, router):
+            self.addCleanup(server.stop)
+        engine = Engine(router.port, is_router=True)  # which registers the router with itself
+        self.addCleanup(engine.process.kill)
+        itself = f"http://127.0.0.1:{router.port}"
+        router.wait_for(lambda: router.call("GET", "/workers")[1]["urls"] == [itself])  # so it aborts requests there, and not at the servers
+        group = types.SimpleNamespace(_rollout_manager=types.SimpleNamespace(get_updatable_engines_and_lock=now(([engine], None))),
+                                      args=Settings(ci_test=True, update_weight_disk_keep_files=True))
+        settings = self.settings(4096, sglang_router_port=router.port, rollout_top_p=1.0)
+        for step in range(4):
+            made = rollout.generate_rollout(settings, step, prompts)
+            self.assertEqual(len(made.samples), 6)
+            for samples in made.samples:
+                for i, sample in enumerate(samples):
+                    if "start_rollout_id" not in sample.metadata:
+                        self.check_bits(sample, i, alone[step % 2], top_p=1.0)
+                        checked += 1
+            actor_group.RayTrainGroup._reload_rollout_weights_from_disk(group, MODEL if step % 2 else self.folder, str(step + 1))
+        self.assertGreater(checked, 50)
+        self.assertEqual([server["is_healthy"] for server in router.call("GET", "/workers")[1]["servers"]], [True, True])
 
 
 if __name__ == "__main__":

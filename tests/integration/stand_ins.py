@@ -120,13 +120,16 @@ class SingleTurnAgentLoop:
 
 
 class Actor:
-    """Of Ray: each method has remote()."""
+    """Of Ray: each method has remote(). Of its calls, only so many run at a time."""
 
-    def __init__(self, made):
-        self._made = made
+    def __init__(self, made, max_concurrency):
+        self._made, self._slots = made, asyncio.Semaphore(max_concurrency)
 
     def __getattr__(self, name):
-        return types.SimpleNamespace(remote=getattr(self._made, name))
+        async def call(*args, **fields):
+            async with self._slots:
+                return await getattr(self._made, name)(*args, **fields)
+        return types.SimpleNamespace(remote=call)
 
 
 class ActorClass:
@@ -136,7 +139,7 @@ class ActorClass:
         self._cls = cls
 
     def options(self, name, get_if_exists, num_cpus, max_concurrency):
-        return types.SimpleNamespace(remote=lambda *args: self.named.setdefault(name, Actor(self._cls(*args))))
+        return types.SimpleNamespace(remote=lambda *args: self.named.setdefault(name, Actor(self._cls(*args), max_concurrency)))
 
 
 class Tensor:
@@ -146,7 +149,16 @@ class Tensor:
     def detach(self):
         return self
 
-    def to(self, device, copy=False):
+    def to(self, target, copy=False):
+        """A device, or a dtype: F32, or BF16 which is its first half."""
+        if (self.dtype, target) == ("BF16", "F32"):
+            wide = bytearray(2 * self.nbytes)
+            wide[2::4], wide[3::4] = self.data[::2], self.data[1::2]
+            return Tensor("F32", self.shape, bytes(wide))
+        if (self.dtype, target) == ("F32", "BF16"):
+            narrow = bytearray(self.nbytes // 2)
+            narrow[::2], narrow[1::2] = self.data[2::4], self.data[3::4]
+            return Tensor("BF16", self.shape, bytes(narrow))
         return self
 
     def contiguous(self):
@@ -190,4 +202,4 @@ def verl_modules(rollout_registry):
                                                     "RolloutReplicaRegistry": RolloutReplicaRegistry},
                    verl__experimental={}, verl__experimental__agent_loop={},
                    verl__experimental__agent_loop__single_turn_agent_loop={"SingleTurnAgentLoop": SingleTurnAgentLoop},
-                   ray={"remote": ActorClass}, safetensors={}, safetensors__torch={"save_file": save_file}, torch={"uint8": None})
+                   ray={"remote": ActorClass}, safetensors={}, safetensors__torch={"save_file": save_file}, torch={"uint8": None, "bfloat16": "BF16", "float16": "F16", "float32": "F32"})

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tests deploy/client's adapters for slime and verl, and the requests of AReaL, with a real `seer serve`.
 usage: trainers.py SEER_PROGRAM"""
-import asyncio, base64, concurrent.futures, contextlib, os, sys, tempfile, types, unittest
+import asyncio, base64, concurrent.futures, contextlib, os, socket, sys, tempfile, threading, types, unittest, unittest.mock
 
 from client import SHORT, ServedTest, is_idle, wait_until
-from served import LONG, MODEL
-import seer_client, seer_slime, seer_verl, stand_ins
-from weights import read_tensors
+from client_case import Proxy
+from served import LONG, MODEL, Served
+import seer_client, seer_http, seer_slime, seer_verl, stand_ins
+from turned_model import converted_model
 
 
 class Words:
@@ -79,6 +80,18 @@ class SlimeTest(ServedTest):
                 self.run_group(args, sample, given)
             self.assertIn(sentence, str(raised.exception))
 
+    def test_a_server_that_is_away_for_a_minute_is_waited_for(self):
+        scale = 50  # all waits are so much shorter
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        args = types.SimpleNamespace(**{**vars(self.args()), "sglang_router_port": port})
+        back = threading.Timer(60 / scale, lambda: self.addCleanup(Proxy(self.served.port, listen_port=port).close))
+        self.addCleanup(back.join)
+        back.start()
+        with unittest.mock.patch.multiple(seer_http, RETRY_WAIT_S=seer_http.RETRY_WAIT_S / scale, RETRY_WAIT_S_MAX=seer_http.RETRY_WAIT_S_MAX / scale):
+            samples = self.run_group(args, self.samples(2), {"max_new_tokens": 3, "ignore_eos": True})
+        self.assertEqual([sample.response_length for sample in samples], [3, 3])
+
 
 class VerlTest(ServedTest):
     def setUp(self):
@@ -137,6 +150,26 @@ class VerlTest(ServedTest):
                         self.assertEqual(len(right.tokens) == 900, not own)
         asyncio.run(run())
 
+    def test_with_full_determinism_the_order_of_arrival_does_not_matter(self):
+        self.config.full_determinism, self.config.seed = True, 42
+        turns = [("det-0", [2, 3, 4]), ("det-1", [2, 3, 4]), ("det-1", [2, 3, 4, 5])]
+
+        async def answers(order):
+            async with self.replica() as replica:
+                generate, found = replica._server_handle.generate.remote, {}
+                for i in order:
+                    found[i] = (await generate(request_id=turns[i][0], prompt_ids=turns[i][1], sampling_params={"ignore_eos": True})).token_ids
+                given = await generate(request_id="det-0", prompt_ids=[2, 3, 4], sampling_params={"ignore_eos": True, "seed": 7})
+                return found, given.token_ids
+        first, given = asyncio.run(answers([0, 1, 2]))
+        self.assertEqual(asyncio.run(answers([2, 0, 1])), (first, given))
+        self.assertNotEqual(first[0], first[1])
+        self.assertEqual(given, self.client.generate([2, 3, 4], sampling={"max_new_tokens": 24, "ignore_eos": True, "sampling_seed": 7}).tokens)
+        seeds = {seer_verl._seed_of_request(seed, rid, length) for seed in (42, 43) for rid in ("det-0", "det-1") for length in (3, 4)}
+        self.assertEqual((len(seeds), max(seeds) < 1 << 63), (8, True))
+        self.config.seed = 43
+        self.assertNotEqual(asyncio.run(answers([0, 1, 2]))[0], first)
+
     def test_verls_lower_priorities_go_first(self):
         sent = []
 
@@ -146,7 +179,7 @@ class VerlTest(ServedTest):
                 return types.SimpleNamespace(tokens=[5], logprobs=None, is_aborted=False, weight_version="1")
 
         async def run():
-            server = seer_verl.SeerServer(self.config.custom, 100, 24, 1)
+            server = seer_verl.SeerServer(self.config.custom, 100, 24)
             server._client = ClientRecorder()
             for priority in (-2, 0, 3):
                 await server.generate([2], {}, "a", priority=priority)
@@ -167,6 +200,25 @@ class VerlTest(ServedTest):
                 await replica.resume_generation()
                 self.assertEqual((await later).stop_reason, "completed")
         asyncio.run(run())
+
+    def test_generation_resumes_whatever_the_number_of_requests_that_wait_for_it(self):
+        async def run():
+            async with self.replica() as replica:
+                actor = replica._server_handle
+                await replica.abort_all_requests()
+                waiting = [asyncio.ensure_future(actor.generate.remote(request_id=f"r{i}", prompt_ids=[2, 3, 4], sampling_params={"max_tokens": 3}))
+                           for i in range(30)]
+                await asyncio.sleep(0)  # each has asked for its slot
+                try:
+                    await asyncio.wait_for(replica.resume_generation(), 10)
+                except asyncio.TimeoutError:
+                    for request in waiting:
+                        request.cancel()
+                    raise
+                self.assertEqual({found.stop_reason for found in await asyncio.gather(*waiting)}, {"completed"})
+        self.addCleanup(self.client.resume)
+        with unittest.mock.patch.object(stand_ins.RolloutReplica, "max_concurrency", 20):
+            asyncio.run(run())
 
     def test_a_group_is_named_once(self):
         sent = []
@@ -237,6 +289,46 @@ class VerlTest(ServedTest):
                 await leader.update_weights(tensors[:2], global_steps=9)
             self.assertEqual(self.client.weight_version(), "step-8")
         asyncio.run(run())
+
+    def test_weights_in_another_dtype_are_cast_to_the_servers(self):
+        tensors = [(name, tensor.to("F32")) for name, tensor in stand_ins.read_tensors(f"{MODEL}/model.safetensors")]
+        self.assertEqual({tensor.dtype for _, tensor in tensors}, {"F32"})
+
+        async def run(adapter, step):
+            await adapter.update_weights(iter(tensors), global_steps=step)
+        before = self.client.generate([2, 3, 4], sampling=SHORT)
+        for step in (20, 21):
+            asyncio.run(run(self.adapter(0), step))
+            after = self.client.generate([2, 3, 4], sampling=SHORT)
+            self.assertEqual((after.tokens, after.logprobs, after.weight_version), (before.tokens, before.logprobs, f"step-{step}"))
+            self.config.custom.pop("seer_weights_dir", None)  # then over HTTP
+
+    def test_a_server_with_weights_in_float32_gets_them_so(self):
+        tensors = list(stand_ins.read_tensors(f"{MODEL}/model.safetensors"))
+        served = Served("--model", converted_model(f"{self.folder.name}/model", "F32"))
+        self.addCleanup(served.stop)
+        self.config.custom = {"seer_address": f"127.0.0.1:{served.port}"}
+
+        async def run():
+            await self.adapter(0).update_weights(iter(tensors), global_steps=1)
+        asyncio.run(run())
+        self.assertEqual(served.call("GET", "/get_weight_version")[1]["weight_version"], "step-1")
+
+    def test_after_a_refusal_the_other_ranks_do_not_wait_for_the_leader(self):
+        """They all read the same tensors together."""
+        tensors = list(stand_ins.read_tensors(f"{MODEL}/model.safetensors"))
+        unknown = [("no.weight", tensors[0][1]), *tensors]
+        for custom, given, error in [({}, unknown, seer_client.WeightsRefused), ({"seer_weights_dir": "/none"}, tensors, FileNotFoundError),
+                                     ({}, [("a", None), *tensors], AttributeError), ({"seer_address": "127.0.0.1:1"}, tensors, seer_client.CannotConnect)]:
+            self.config.custom = {"seer_address": f"127.0.0.1:{self.served.port}", **custom}
+            rest = iter(given)
+
+            async def run():
+                await self.adapter(0).update_weights(rest, global_steps=30)
+            with self.subTest(error=error):
+                with self.assertRaises(error), unittest.mock.patch.object(seer_http, "RETRY_WAIT_S", 0.001):
+                    asyncio.run(run())
+                self.assertEqual(list(rest), [])
 
     def test_settings_that_are_missing_or_misspelt_are_named(self):
         for custom, sentence in [({}, "custom.seer_address is missing"), ({"seer_adress": "a:1"}, "custom.seer_adress is not known")]:

@@ -100,6 +100,14 @@ class VerlTest(TwoWeights, unittest.IsolatedAsyncioTestCase):
                 self.assertEqual((output.token_ids, output.log_probs), self.expected(self.alone[tensors is self.new], self.prompt(i), 60))
                 self.assertEqual((output.stop_reason, output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]), ("completed", step, step))
 
+    async def test_weights_in_float32_are_cast_to_the_dtype_of_the_server(self):
+        """As verl's FSDP engine gives them, unless model_dtype says otherwise."""
+        wide = [(name, tensor.float()) for name, tensor in named_tensors(self.new)]
+        await self.trainer.update_weights(iter(wide), global_steps=1)
+        client = llm_server.LLMServerClient(self.config, self.balancer)
+        for i, output in enumerate(await asyncio.gather(*self.generate(client, max_tokens=60))):
+            self.assertEqual((output.token_ids, output.log_probs), self.expected(self.alone[1], self.prompt(i), 60))
+
     async def test_what_new_weights_interrupt_goes_on_with_them(self):
         client = llm_server.FullyAsyncLLMServerClient(self.config, self.balancer)
         running = self.generate(client, ignore_eos=True)  # long ones

@@ -86,6 +86,14 @@ class ByteServer final : public EngineServer {
     for (const auto& [rid, call] : std::exchange(calls_, {})) call->answer->end(fail(Code::kUnavailable, "its answer broke off"));
     world_.after(us, [this] { is_down_ = false; });
   }
+  /// As /abort_request does it with abort_all. REQUIRES: none of its calls has given a token yet.
+  void abort_all() {
+    for (const auto& [rid, call] : std::exchange(calls_, {})) {
+      call->answer->head(200, "text/event-stream");
+      call->answer->body(event_of(call->ask, 0, 0, call->ask.max_new_tokens, Fault::kAborts));
+      call->answer->end({});
+    }
+  }
   void stop_faults() { config_.fault_share = 0, config_.up_us = 0; }
   int64_t open() const { return std::ssize(calls_); }
   int64_t requests() const { return requests_; }

@@ -224,6 +224,26 @@ TEST_CASE("served servers: a server that has no room gets a chunk when another o
   CHECK(rollout.seen.summaries[0].instances_lost == 0);
 }
 
+TEST_CASE("served servers: one whose requests somebody aborts is not out, and its chunks are placed again") {
+  for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+    auto configs = three(7, kind, false);
+    configs.resize(1);
+    configs[0].token_us = 10'000;
+    configs[0].rows_max = 100;
+    ServedRollout rollout(7, configs);
+    for (int i = 0; i < 5; ++i) {  // each ends several chunks, before a token has come
+      rollout.run(rollout.world.now_us() + 5'000);
+      CHECK(rollout.servers[0]->open() > 3);
+      rollout.servers[0]->abort_all();
+    }
+    rollout.run();
+    rollout.check_answered_once();
+    CHECK(rollout.seen.summaries[0].preemptions > 5 * 3);
+    CHECK(rollout.seen.summaries[0].instances_lost == 0);
+    CHECK(rt::look<ServerNodeActor>(rollout.nodes[0]).restarts == 0);
+  }
+}
+
 TEST_CASE("served servers: chunks that wait long for room at a server do not count as silent") {
   auto configs = three(6, ServerKind::kSglang, false);
   configs.resize(1);

@@ -32,6 +32,7 @@ ServedPart read_all(ServerKind kind, const std::string& bytes, size_t piece, int
     all.matched = part.matched;
     all.why = part.why;
     all.is_busy = part.is_busy;
+    all.is_abort = part.is_abort;
     if (!part.weights.empty()) all.weights = part.weights;
     all.cached_tokens = std::max(all.cached_tokens, part.cached_tokens);
   });
@@ -132,7 +133,7 @@ TEST_CASE("served dialects: an SGLang server that does not stream, or gives ids 
 
 TEST_CASE("served dialects: aborts and errors of SGLang keep the tokens before them") {
   const std::string aborted = replaced(kSglangStream, R"({"type": "stop", "matched": 2})", R"({"type": "abort", "message": "Aborted by AbortReq.", "status_code": null, "err_type": null})");
-  CHECK(read(ServerKind::kSglang, aborted).tokens.size() == 4);
+  CHECK(read(ServerKind::kSglang, aborted).output.size() == 4);
   CHECK(read(ServerKind::kSglang, aborted).end == ServedEnd::kFailed);
   const std::string full = replaced(kSglangStream, R"({"type": "stop", "matched": 2})", R"({"type": "abort", "message": "The request queue is full.", "status_code": 503, "err_type": "ServiceUnavailable"})");
   CHECK(read(ServerKind::kSglang, full).is_busy);
@@ -160,7 +161,7 @@ TEST_CASE("served dialects: vLLM's generate and its completions give the new tok
   CHECK(completion.matched == "b");
   const std::string whole =
       R"({"request_id":"seer.1.","choices":[{"index":0,"logprobs":{"content":[{"token":"token_id:31","logprob":-0.25}]},"finish_reason":"stop","token_ids":[31]}],"prompt_logprobs":null,"kv_transfer_params":null})";
-  CHECK(read(ServerKind::kVllm, whole, 200, "application/json").tokens == std::vector<int32_t>{31});
+  CHECK(read(ServerKind::kVllm, whole, 200, "application/json").output.ids == std::vector<int32_t>{31});
 }
 
 TEST_CASE("served dialects: tokens that SGLang computed with weights that changed meanwhile have no weights that could be right") {
@@ -169,10 +170,22 @@ TEST_CASE("served dialects: tokens that SGLang computed with weights that change
   CHECK(with(R"([{"version": "6", "start": 0, "end": 3}, {"version": "default", "start": 3, "end": 4}])").weights == "6 and default");
 }
 
+TEST_CASE("served dialects: an abort that a client asked for is told from an error") {
+  const auto sglang = [](const std::string& finish) { return read(ServerKind::kSglang, replaced(kSglangStream, "{\"type\": \"stop\", \"matched\": 2}", finish)); };
+  CHECK(sglang(R"({"type": "abort", "message": "Aborted"})").is_abort);
+  CHECK(sglang(R"({"type": "abort", "message": "Abort before prefill", "status_code": null, "err_type": null})").is_abort);
+  for (const char* const status : {"400", "500", "503"})
+    CHECK_FALSE(sglang(cat(R"({"type": "abort", "message": "m", "status_code": )", status, "}")).is_abort);
+  const auto vllm = [](const std::string& reason) { return read(ServerKind::kVllm, replaced(kVllmStream, "\"length\"", "\"" + reason + "\"")); };
+  CHECK(vllm("abort").is_abort);
+  CHECK(vllm("error").end == ServedEnd::kFailed);
+  CHECK_FALSE(vllm("error").is_abort);
+}
+
 TEST_CASE("served dialects: vLLM's errors within a stream tell a wrong request by their code, and keep the tokens before them") {
   const std::string begun = kVllmStream.substr(0, kVllmStream.find("data: {\"request_id\":\"seer.1.\"", 10));
   const auto part = [&](int code) { return read(ServerKind::kVllm, begun + "data: {\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \"param\": null, \"code\": " + std::to_string(code) + "}}\n\ndata: [DONE]\n\n"); };
-  CHECK(part(500).tokens == std::vector<int32_t>{31});
+  CHECK(part(500).output.ids == std::vector<int32_t>{31});
   CHECK(part(500).end == ServedEnd::kFailed);
   CHECK(part(500).why == "it says: Internal server error");
   CHECK(part(400).end == ServedEnd::kRefused);
