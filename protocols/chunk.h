@@ -85,7 +85,7 @@ struct StepTimes {
   }
 };
 
-/// Drafts over time: slice i is [i, i + 1) * slice_us since it began, which is when a rollout came to an idle instance.
+/// Drafts over time: slice i is [i, i + 1) * slice_us since it began, which is when a rollout came while no other used the instance.
 struct DraftHistory {
   int64_t number = 0;  // of the instance's histories; the figures have the last one
   int64_t slice_us = 0;

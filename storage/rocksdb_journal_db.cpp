@@ -28,6 +28,7 @@ Status check_format(rocksdb::DB& db, const std::string& dir) {
   if (!found.IsNotFound()) return ended(found);
   const std::unique_ptr<rocksdb::Iterator> all(db.NewIterator({}));
   all->SeekToFirst();
+  if (!all->status().ok()) return ended(all->status());
   if (all->Valid()) return of_another_build(dir);
   return ended(db.Put({}, kFormatKey, journal_key('f', kJournalFormat)));
 }

@@ -96,7 +96,8 @@ Result<JournalContents> RocksdbRolloutJournal::read() const {
     join_committed(part, by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
   }
   if (!at->status().ok()) return journal_error(at->status(), dir_);
-  for (const Response& response : contents.responses) by_request.erase(response.request);
+  for (const Response& response : contents.responses)
+    if (response.finish != FinishReason::kError) by_request.erase(response.request);  // one that failed may have been begun again since
   for (auto& [request, all] : by_request) contents.parts.push_back(std::move(all));
   return contents;
 }

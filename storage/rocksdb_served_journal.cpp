@@ -69,6 +69,7 @@ class RocksdbServedJournal final : public ServedJournal {
   std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   /// The key of the tokens that a rollout has under this version.
   static std::string tokens_key(WeightVersion version, uint64_t rollout) { return journal_key('t', version.value, rollout); }
+  bool has_same_weights_ = false;  // when it was opened, the mark was the same
   WeightVersion version_;  // of the mark
   WeightVersion newest_;   // of tokens that were committed, or the mark's
 };
@@ -85,6 +86,7 @@ Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
     if (there.model != mark.model)
       return fail(Code::kInvalidArgument, "journal ", dir_, " is of model \"", there.model, "\", and this is \"", mark.model,
                   "\": remove the folder to begin anew");
+    has_same_weights_ = there == mark && mark.weights != 0;
     if (there != mark) drop(batch, "t");
   }
   const std::string after = journal_key('t', mark.version.value + 1);
@@ -114,7 +116,7 @@ Status RocksdbServedJournal::each(const std::string& begin, Take take) const {
 
 Result<ServedContents> RocksdbServedJournal::read() const {
   if (db_ == nullptr) return closed();
-  ServedContents contents;
+  ServedContents contents{.has_same_weights = has_same_weights_};
   SEER_RETURN_IF_ERROR(each<ServedHead>("h", [&](ServedHead head) { contents.rollouts.push_back({.head = std::move(head)}); }));
   for (ServedContents::Rollout& rollout : contents.rollouts) {
     const uint64_t number = rollout.head.number;

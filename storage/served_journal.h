@@ -86,6 +86,7 @@ struct ServedContents {
     std::vector<CommittedTokens> begun;     // all tokens that each request has; one that has a response may have some, too
   };
   std::vector<Rollout> rollouts;  // by number
+  bool has_same_weights = false;  // its mark was that of now, with a checksum
 };
 
 class ServedJournal {

@@ -10,6 +10,8 @@ namespace seer {
 namespace {
 /// Kinds of a Tick.
 enum TickKind : uint32_t { kReportAll, kCloseWaited };
+
+constexpr int32_t kAbortsMax = 16;
 }
 
 ServedInstanceActor::ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in)
@@ -133,7 +135,7 @@ void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
   const Sequence::Appended appended = s.append(sampled, 0);
   blocks_used += blocks_of(s) - before;
   report.output_tokens += appended.tokens;
-  if (appended.tokens > 0) failures = 0;
+  if (appended.tokens > 0) failures = aborts = 0;
   if (!appended.error.empty()) return end_request(s, Ending::failed(appended.error));
   if (appended.end.reason != FinishReason::kNone) return end_request(s, s.ending_of(appended.end));
   const bool is_full = s.log.size() >= s.end_tokens;
@@ -175,7 +177,12 @@ void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
     streams.close_of(id);
     return held.push_back(id);
   }
-  if (!part.is_abort) ++failures;
+  const uint64_t stream = streams.of(id)->number;
+  if (!part.is_abort)
+    ++failures;
+  else if (stream > aborted_to && ++aborts == kAbortsMax)
+    ends_why = cat(parts.server->name(), " aborted requests ", aborts, " times without a token between them");
+  if (part.is_abort) aborted_to = streams.last_number();  // those that run now may be aborted together with this one
   parts.log.warn(rt::now_us(self), "chunk_failed",
                  {{"chunk", id}, {"server", parts.server->name()}, {"tokens", s.log.output_tokens()}, {"failures", failures}, {"error", part.why}});
   s.done.server_error = cat(parts.server->name(), ": ", part.why);

@@ -7,8 +7,8 @@
 //
 // A chunk ends early with the tokens that are certain when the server aborts it, closes the stream, has no room, or sends what makes
 // no sense; the rollout places it again. After failures_max failures with no token in between the actor ends, and with it all of its
-// chunks: server_node_actor looks at the server, and starts another one when it answers. Aborts do not count: a trainer may abort all
-// requests of each server that it knows.
+// chunks: server_node_actor looks at the server, and starts another one when it answers. Aborts count only as kAbortsMax in a row:
+// a trainer may abort all requests of each server that it knows.
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first or the actor ended;
@@ -112,6 +112,8 @@ struct ServedInstanceActor {
   int64_t blocks_used = 0;
   uint64_t asks = 0;                      // requests to the server so far
   int32_t failures = 0;                   // since the last token
+  int32_t aborts = 0;                     // likewise: times that the server aborted requests, those that ran together once
+  uint64_t aborted_to = 0;                // streams up to this one ran when it did last
   std::string ends_why;                   // the actor ends after this handler; empty: it does not
   bool draining = false;
   bool report_due = false;                // of all chunks, in a while

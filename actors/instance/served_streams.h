@@ -69,6 +69,7 @@ class ServedStreams {
   void close_waiting(RolloutId rollout);
   bool close_waited(int64_t now_us);  // returns whether there were any
 
+  uint64_t last_number() const { return last_number_; }
   size_t size() const { return streams_.size(); }
   size_t waiting() const;
 

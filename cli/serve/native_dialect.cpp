@@ -465,7 +465,8 @@ void NativeDialect::resume(std::vector<ServedWork> work, WeightVersion version) 
 
 RunningWeights NativeDialect::weights() const {
   const WeightVersion version = front_.version();
-  return {.version = version, .name = front_.version_name(version), .is_first = version == first_version_};
+  const bool is_first = version == first_version_;
+  return {.version = version, .name = front_.version_name(version), .is_first = is_first, .were_marked = is_first && rollouts_.had_same_weights()};
 }
 
 void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {

@@ -41,6 +41,7 @@ std::string served_state_line(const char* type, const ServedState& s) {
 
 Turn turn_of(const ServedHead& head, const RunningWeights& now) {
   if (head.expected_label.empty()) return Turn::kRuns;
+  if (now.were_marked && now.version == head.expected_version) return Turn::kRuns;
   const bool is_name = head.expected_label != cat(head.expected_version);
   const bool has_same_label = head.expected_label == (now.name.empty() ? cat(now.version) : now.name);
   // A trainer may have called its own weights "1" that were version 2 here; those of the start are version 1 to nobody but us.
@@ -62,6 +63,7 @@ Result<std::vector<ServedWork>> ServedRollouts::restore() {
   std::vector<ServedWork> all;
   if (journal_ == nullptr) return all;
   SEER_ASSIGN_OR_RETURN(ServedContents had, journal_->read());
+  had_same_weights_ = had.has_same_weights;
   for (ServedContents::Rollout& from : had.rollouts) {
     const uint64_t number = last_number_ = from.head.number;
     Rollout& rollout = rollouts_[number];
@@ -236,6 +238,7 @@ void ServedRollouts::erase(uint64_t number) {
   bytes_ -= rollouts_.at(number).bytes;
   open_responses_ -= rollouts_.at(number).left();
   rollouts_.erase(number);
+  std::erase_if(gaps_, [&](const auto& response) { return response.first == number; });
   number_of_.erase(id);
   if (!write([&](ServedJournal& journal) { return journal.forget(number); }).ok()) to_forget_.push_back(number);
 }
@@ -280,13 +283,17 @@ const ServedGroup* ServedRollouts::group(uint64_t number, uint32_t group) const 
 void ServedRollouts::commit(uint64_t number, const CommittedTokens& part, WeightVersion version) {
   const auto at = rollouts_.find(number);
   if (at == rollouts_.end() || at->second.groups[part.request.group.index].is_given[part.request.sample]) return;
-  (void)write([&](ServedJournal& journal) { return journal.commit(number, part, version); });
+  const std::pair response(number, part.request);
+  if (part.first_index == 0) gaps_.erase(response);
+  if (gaps_.contains(response)) return;
+  if (!write([&](ServedJournal& journal) { return journal.commit(number, part, version); }).ok()) gaps_.insert(response);
 }
 
 void ServedRollouts::finish(uint64_t number, ServedResponse response, std::string_view line) {
   const auto at = rollouts_.find(number);
   if (at == rollouts_.end() || at->second.groups[response.group].is_given[response.sample]) return;
   Rollout& rollout = at->second;
+  gaps_.erase({number, {GroupId{response.group}, response.sample}});
   if (rollout.head.streams_groups) {
     response.line = line;
     return hold(rollout, std::move(response));

@@ -56,6 +56,7 @@ struct RunningWeights {
   WeightVersion version;
   std::string name;       // that a client gave them; empty: none
   bool is_first = false;  // those of this process's start
+  bool were_marked = false;  // likewise, and an earlier process had them last, under the same number, as in a cluster that ran on
 };
 /// What becomes of the groups of a rollout now.
 enum class Turn : uint8_t {
@@ -114,6 +115,8 @@ class ServedRollouts {
   std::vector<uint64_t> take_stopped(int64_t now_us);
   /// Other weights are served from now on: a restart goes on from tokens of these.
   void set_mark(const ServedModelMark& mark);
+  /// Whether what restore() gave was begun with the weights of this process's start, under the same version.
+  bool had_same_weights() const { return had_same_weights_; }
   /// Whether groups of it wait for the weights that it expects; for its state. REQUIRES: the rollout is there.
   void set_waits(uint64_t rollout, bool waits) { rollouts_.at(rollout).waits = waits; }
 
@@ -188,8 +191,10 @@ class ServedRollouts {
   const ServedLimits limits_;
   const std::unique_ptr<ServedJournal> journal_;
   Status journal_failed_;
+  bool had_same_weights_ = false;
   int64_t mend_us_ = 0;                  // when tick() tries the journal again
   std::optional<ServedModelMark> mark_;  // the last one
+  std::set<std::pair<uint64_t, RequestId>> gaps_;  // responses of which the journal lacks some tokens, so that it gets no later ones
   std::vector<uint64_t> to_forget_;      // rollouts that the journal may have and that are not there
   std::map<uint64_t, Rollout> rollouts_;  // by number
   std::map<std::string, uint64_t> number_of_;

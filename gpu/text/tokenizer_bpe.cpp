@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "gpu/text/added_tokens.h"
 #include "gpu/text/bpe_model.h"
@@ -98,9 +99,9 @@ class BpeTokenizer final : public Tokenizer {
   /// `config`: that of tokenizer_config.json; null: there is none.
   static Result<std::shared_ptr<const Tokenizer>> make(const JsonAt& file, const JsonAt& config) {
     SEER_ASSIGN_OR_RETURN(TextNormalizer normalizer, TextNormalizer::parse(file.at("normalizer")));
-    SEER_ASSIGN_OR_RETURN(AddedTokens added, read_added_tokens(file.at("added_tokens"), config.at("added_tokens_decoder"), normalizer));
     SEER_ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::parse(file.at("pre_tokenizer")));
     SEER_ASSIGN_OR_RETURN(BpeModel model, BpeModel::parse(file.at("model"), pretokenizer.byte_level()));
+    SEER_ASSIGN_OR_RETURN(AddedTokens added, read_added_tokens(file.at("added_tokens"), config.at("added_tokens_decoder"), model, normalizer));
     SEER_ASSIGN_OR_RETURN(SpecialFrame frame, SpecialFrameReader::read(file.at("post_processor")));
     SEER_ASSIGN_OR_RETURN(TokenDecoder decoder, TokenDecoder::parse(file.at("decoder")));
     auto tokenizer =
@@ -195,13 +196,24 @@ class BpeTokenizer final : public Tokenizer {
     return {};
   }
 
-  /// As in Hugging Face's PreTrainedTokenizerFast: what tokenizer_config.json says of a token counts.
-  static Result<AddedTokens> read_added_tokens(const JsonAt& listed, const JsonAt& decoder, const TextNormalizer& normalizer) {
+  /// As in Hugging Face's PreTrainedTokenizerFast, what tokenizer_config.json says of a token counts, by its content. An id that is another
+  /// token's here stays so.
+  static Result<AddedTokens> read_added_tokens(const JsonAt& listed, const JsonAt& decoder, const BpeModel& model, const TextNormalizer& normalizer) {
     SEER_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::parse(listed, normalizer));
     if (decoder.is_null()) return added;
-    std::map<int64_t, nlohmann::json> tokens;
+    std::map<int64_t, nlohmann::json> tokens, said;
+    std::unordered_map<std::string, int64_t> id_of;
+    for (size_t id = 0; id < model.tokens().size(); ++id) id_of[model.tokens()[id]] = static_cast<int64_t>(id);
     for (const JsonAt& token : listed.elements()) tokens[token.at("id").value().get<int64_t>()] = token.value();
-    SEER_RETURN_IF_ERROR(read_tokens_by_id(decoder, tokens));
+    for (const auto& [id, token] : tokens) id_of[token["content"].get<std::string>()] = id;
+    SEER_RETURN_IF_ERROR(read_tokens_by_id(decoder, said));
+    for (auto& [id, token] : said) {
+      const auto known = id_of.find(token["content"].get<std::string>());
+      const bool is_taken = tokens.contains(id) || (std::cmp_less(id, model.tokens().size()) && id >= 0 && !model.tokens()[static_cast<size_t>(id)].empty());
+      if (known == id_of.end() && is_taken) continue;
+      token["id"] = known == id_of.end() ? id : known->second;
+      tokens[token["id"].get<int64_t>()] = std::move(token);
+    }
     nlohmann::json all = nlohmann::json::array();
     for (auto& [id, token] : tokens) all.push_back(std::move(token));
     return AddedTokens::parse(JsonAt(all, decoder), normalizer);

@@ -127,31 +127,26 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string decode(std::span<const int32_t> ids, DecodeOptions options) const override {
     std::string text;
-    std::vector<int> run;  // pieces of the model, which the library decodes together
-    const auto end_run = [&] {
-      if (run.empty()) return;
-      std::string decoded;
-      const Model& model = !text.empty() && unspaced_ ? *unspaced_ : *model_;
-      const auto status = model.Decode(run, &decoded);
+    bool has_begun = false;  // the text
+    std::vector<int> first;  // pieces at the start of the text, where the library may drop a space; behind them it would drop more
+    const auto end_first = [&] {
+      if (first.empty()) return;
+      const auto status = model_->Decode(first, &text);
       SEER_CHECK(status.ok(), status.ToString());  // fails on ids out of range only, and these are left out
-      const bool space_lost = model.IdToPiece(run[0]).starts_with(kSpaceMark) && !decoded.starts_with(' ');
-      if (!text.empty() && space_lost) text += ' ';  // the library drops each first space; only the text's own goes
-      text += decoded;
-      run.clear();
+      first.clear();
+      has_begun = true;
     };
     for (const int32_t id : ids) {
       if (options.skip_special && is_special(id)) continue;
-      if (const AddedToken* const token = added(id)) {
-        end_run();
-        text += token->content;
-      } else if (is_piece(id) && model_->IsByte(id)) {
-        end_run();
-        text += piece(id);  // the library would put U+FFFD where a character is not whole yet
-      } else if (is_piece(id)) {
-        run.push_back(id);
+      if (!has_begun && is_piece(id) && added(id) == nullptr && !model_->IsByte(id)) {  // of a byte the library would make U+FFFD
+        first.push_back(id);
+        continue;
       }
+      end_first();
+      text += piece(id);
+      has_begun |= !text.empty();
     }
-    end_run();
+    end_first();
     return text;
   }
 

@@ -244,6 +244,20 @@ TEST_CASE("served servers: one whose requests somebody aborts is not out, and it
   }
 }
 
+TEST_CASE("served servers: one that aborts all it is asked is out after some times") {
+  auto configs = three(7, ServerKind::kSglang, false);
+  configs.resize(1);
+  configs[0].token_us = 10'000;
+  configs[0].rows_max = 100;
+  ServedRollout rollout(7, configs);
+  for (int i = 0; i < 40 && rt::look<ServerNodeActor>(rollout.nodes[0]).restarts == 0; ++i) {
+    rollout.run(rollout.world.now_us() + 5'000);
+    rollout.servers[0]->abort_all();
+  }
+  rollout.run();
+  CHECK(rt::look<ServerNodeActor>(rollout.nodes[0]).restarts == 1);
+}
+
 TEST_CASE("served servers: chunks that wait long for room at a server do not count as silent") {
   auto configs = three(6, ServerKind::kSglang, false);
   configs.resize(1);

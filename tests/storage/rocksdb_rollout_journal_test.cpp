@@ -131,6 +131,17 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   CHECK(j.refusal(kWork).find("in use") != std::string::npos);
 }
 
+TEST_CASE("rollout journal: what a request that had failed has since is there") {
+  Journal j;
+  const auto journal = j.opened();
+  CHECK(journal->commit(commit(request(0, 1), 0, {1})).ok());
+  CHECK(journal->finish({.request = request(0, 1), .finish = FinishReason::kError}).ok());
+  CHECK(journal->read()->parts.empty());
+  CHECK(journal->commit(commit(request(0, 1), 0, {2, 3})).ok());
+  REQUIRE(journal->read()->parts.size() == 1);
+  CHECK(journal->read()->parts[0].output.ids == std::vector{2, 3});
+}
+
 TEST_CASE("rollout journal: records of another format are refused") {
   for (const bool has_number : {true, false}) {
     Journal j;

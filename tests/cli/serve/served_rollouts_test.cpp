@@ -364,6 +364,44 @@ TEST_CASE("served rollouts: what a rollout expects decides whether it runs, wait
   CHECK(turn("step-12", 4, 2, "", false) == Turn::kIsOver);
   CHECK(turn("1", 2, 1, "", true) == Turn::kWaits);  // a trainer's name, not the version of the start
   CHECK(turn("1", 2, 2, "1", false) == Turn::kRuns);
+  // In a cluster that ran on the weights of before are those of the start, without their name.
+  const ServedHead head{.id = "a", .sampling = {}, .expected_label = "step-12", .expected_version = WeightVersion{4}};
+  CHECK(turn_of(head, {.version = WeightVersion{4}, .is_first = true, .were_marked = true}) == Turn::kRuns);
+  CHECK(turn_of(head, {.version = WeightVersion{3}, .is_first = true, .were_marked = true}) == Turn::kWaits);
+}
+
+TEST_CASE("served rollouts: tokens that come after some that the journal lacks are not written, or they would be joined to others") {
+  if (!has_rocksdb()) return;
+#ifdef SEER_HAVE_ROCKSDB
+  const ScratchFolder folder;
+  const ServedModelMark mark{.model = "m", .weights = 5, .version = WeightVersion{3}};
+  int room = 1000;
+  {
+    Bench b({}, std::make_unique<BoundedJournal>(ServedJournal::open(folder.path("journal"), mark).value(), room));
+    const uint64_t number = b.make("a", {group(2)})[0].rollout;
+    const auto commit = [&](uint32_t sample, int64_t first, std::vector<int32_t> tokens) {
+      b.rollouts.commit(number, {.request = {GroupId{0}, sample}, .first_index = first, .output = {std::move(tokens)}}, mark.version);
+    };
+    commit(0, 0, {1, 2});
+    room = 0;
+    commit(0, 2, {3, 4});
+    room = 1000;
+    b.rollouts.tick(100'000'000);
+    CHECK(b.rollouts.journal_failed().ok());
+    commit(0, 4, {5, 6});
+    commit(1, 0, {7});
+  }
+  for (int restart = 0; restart < 2; ++restart) {  // the second one after a process that went on with other tokens
+    Bench b({}, ServedJournal::open(folder.path("journal"), mark).value());
+    const std::vector<ServedWork> left = b.rollouts.restore().value();
+    CHECK(b.rollouts.had_same_weights());
+    REQUIRE(left.size() == 1);
+    REQUIRE(left[0].begun.size() == 2);
+    CHECK(left[0].begun[0].output.ids == (restart == 0 ? std::vector{1, 2} : std::vector{1, 2, 8, 9, 10}));
+    CHECK(left[0].begun[1].output.ids == std::vector{7});
+    b.rollouts.commit(left[0].rollout, {.request = {GroupId{0}, 0}, .first_index = 2, .output = {{8, 9, 10}}}, mark.version);
+  }
+#endif
 }
 
 TEST_CASE("served rollouts: the state of one that waits for weights says for which") {

@@ -117,6 +117,14 @@ TEST_CASE("bpe tokenizer: what tokenizer_config.json says of an added token coun
   CHECK(*(*loaded)->encode("a<|new|>a") == Ids{a, size, a});
   CHECK(*(*loaded)->encode("a  ba") == Ids{a, b, a});
   CHECK((*loaded)->decode(Ids{a, b, size}, {.skip_special = true}) == "a");
+  // Under another id the file's counts; an id that the file gives to another token stays that one's.
+  const nlohmann::json other = {{"added_tokens_decoder", {{std::to_string(size + 7), {{"content", "b"}, {"special", true}}}, {std::to_string(a), {{"content", "<|x|>"}}}}}};
+  const auto moved = parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(other, "tokenizer_config.json"));
+  REQUIRE_MESSAGE(moved.ok(), moved.error().detail);
+  CHECK((*moved)->vocab_size() == size);
+  CHECK((*moved)->id_of("b") == b);
+  CHECK((*moved)->is_special(b));
+  CHECK_FALSE((*moved)->id_of("<|x|>"));
   const nlohmann::json wrong = {{"added_tokens_decoder", {{"x", {{"content", "y"}}}}}};
   CHECK(parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(wrong, "tokenizer_config.json")).error().detail ==
         "tokenizer_config.json: added_tokens_decoder has the key 'x'; expected a token id");

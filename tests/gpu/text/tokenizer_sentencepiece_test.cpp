@@ -117,6 +117,14 @@ TEST_CASE("sentencepiece tokenizer: a text grows with its tokens, also in the mi
     before = part;
   }
 
+  // Indented lines: newlines are byte tokens, too.
+  const int32_t line = *tokenizer.id_of("<0x0A>"), space = *tokenizer.id_of("\u2581");
+  Ids lines = *tokenizer.encode("the");
+  lines.insert(lines.end(), {line, space, space, space});
+  const Ids behind_spaces = *tokenizer.encode("tokens");
+  lines.insert(lines.end(), behind_spaces.begin(), behind_spaces.end());
+  CHECK(tokenizer.decode(lines) == "the\n    tokens");
+
   TestFolder folder;
   std::filesystem::copy(text_data("sentencepiece/tokenizer.model"), folder.path());
   const Ids framed = *(*load_sentencepiece_tokenizer(folder.path()))->encode("the", {.add_special = true});
