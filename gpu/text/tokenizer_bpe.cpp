@@ -211,8 +211,9 @@ class BpeTokenizer final : public Tokenizer {
       const auto known = id_of.find(token["content"].get<std::string>());
       const bool is_taken = tokens.contains(id) || (std::cmp_less(id, model.tokens().size()) && id >= 0 && !model.tokens()[static_cast<size_t>(id)].empty());
       if (known == id_of.end() && is_taken) continue;
-      token["id"] = known == id_of.end() ? id : known->second;
-      tokens[token["id"].get<int64_t>()] = std::move(token);
+      const int64_t id_here = known == id_of.end() ? id : known->second;
+      token["id"] = id_here;
+      tokens[id_here] = std::move(token);
     }
     nlohmann::json all = nlohmann::json::array();
     for (auto& [id, token] : tokens) all.push_back(std::move(token));
