@@ -183,8 +183,9 @@ struct GainedTokens {
 /// leaves: it feeds the token that the engine sampled last, with the same number of draft tokens. The engine is told only
 /// who joins, leaves or gets a KV block. Results and times are those of single steps.
 ///
-/// A StepOrder asks for more steps. A real engine does one; a simulated one does several, which saves events. They end after the last step of some sequence, after the last step that has enough KV
-/// blocks, or at split(). Other calls act at once; `steps` in them counts the steps of the newest order.
+/// A StepOrder asks for more steps. A real engine does one; a simulated one does several, which saves events. They end after
+/// the last step of some sequence, after the last step that has enough KV blocks, or at split(). Other calls act at once;
+/// `steps` in them counts the steps of the newest order.
 ///
 /// Up to orders_max orders of one step may be open: the next step is queued before the result of the last one is read. If a
 /// token of the last step ends a sequence, the next step still has a row for it, whose result is dropped. A sequence that

@@ -30,7 +30,7 @@ struct OutputTokens {
     logprobs.resize(std::min(logprobs.size(), tokens));
     kept_ids.cut(tokens);
   }
-  /// Those from token `first` on. None, if there are not so many.
+  /// The tokens from index `first` on; none if there are fewer.
   OutputTokens from(size_t first) const {
     OutputTokens rest;
     rest.ids.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(first, ids.size())), ids.end());

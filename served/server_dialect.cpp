@@ -73,7 +73,7 @@ Result<std::vector<std::string>> server_ids_of(const json& info) {
     if (id.is_string() && ids.size() < kServerIdsMax) ids.push_back(id.get<std::string>());
   const auto own = std::ranges::find(ids, own_server_id());
   if (own == ids.end()) return ids;
-  return fail(Code::kInvalidArgument, own == ids.begin() ? "it is this router itself" : "it passes requests on to this router");
+  return fail(Code::kInvalidArgument, own == ids.begin() ? kIsThisProcess : "it passes requests on to this router");
 }
 
 json sampling_fields(const SamplingParams& s) {

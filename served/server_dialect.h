@@ -61,9 +61,10 @@ std::unique_ptr<ServerDialect> make_dialect(ServerKind kind);
 /// Names this process in what it says of itself (`server_ids`). Thread-safe.
 const std::string& own_server_id();
 /// Which servers an answer names: the one that answers, then those that it passes requests on to; at most kServerIdsMax. Errors:
-/// kInvalidArgument: this process is one of them, so requests would go in a circle.
+/// kInvalidArgument: this process is one of them, so requests would go in a circle; kIsThisProcess, if it is the one that answers.
 Result<std::vector<std::string>> server_ids_of(const nlohmann::json& info);
 constexpr size_t kServerIdsMax = 4096;
+inline constexpr const char* kIsThisProcess = "it is this router itself";
 
 /// The sampling parameters that SGLang and vLLM call alike.
 nlohmann::json sampling_fields(const SamplingParams& sampling);

@@ -7,6 +7,7 @@
 
 #include "cli/serve/group_calls.h"
 #include "cli/serve/request_fields.h"
+#include "served/server_dialect.h"
 
 namespace seer {
 namespace {
@@ -20,9 +21,6 @@ std::string plain_url(const std::string& worker) {
   const size_t kind_end = worker.find('=');
   return kind_end < worker.find("://") ? worker.substr(kind_end + 1) : worker;
 }
-
-/// Of a server whose address leads to this router, in the words of server_ids_of().
-constexpr std::string_view kIsItself = "it is this router itself";
 
 Out worker_json(const RoutedServer& server) {
   return {{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
@@ -79,7 +77,7 @@ void RouterDialect::list_workers(const Reply& reply) {
   const bool is_any_up = std::ranges::any_of(all, &RoutedServer::is_up);
   for (const RoutedServer& server : all) {
     Out worker = worker_json(server);
-    const bool is_itself = server.why_out == kIsItself;
+    const bool is_itself = server.why_out == kIsThisProcess;
     if (is_itself) worker["is_healthy"] = is_any_up, worker["error"] = nullptr;
     (is_itself ? itself : servers).push_back(std::move(worker));
   }

@@ -30,6 +30,7 @@
 #include "cli/serve/status_page.h"
 #include "cli/serve/weight_uploads.h"
 #include "cli/serve/weights_receiver.h"
+#include "gpu/model/model_config.h"
 #include "gpu/model/model_folder.h"
 
 namespace seer {
@@ -39,8 +40,6 @@ constexpr int64_t kLookUs = 50'000;       // between two checks of the stop flag
 constexpr int64_t kSampleUs = 1'000'000;  // between two samples of the history on the status page
 constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
 constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
-
-constexpr int64_t kConfigBytesMax = 16 << 20;  // of config.json, as read_model_config() takes it
 
 /// As transformers and SGLang call it.
 constexpr const char* dtype_name(TensorType type) { return type == TensorType::kF32 ? "float32" : type == TensorType::kF16 ? "float16" : "bfloat16"; }

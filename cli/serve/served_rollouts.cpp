@@ -472,8 +472,7 @@ Status ServedRollouts::mend_journal() {
   return journal_failed_.ok() ? Status{} : Status{not_written(journal_failed_)};
 }
 
-/// Writes what came since the write that failed. Tokens are not written again: later ones of the same response come after a gap, and the
-/// response would go on from before it.
+/// Writes what came since the write that failed, but for tokens (gaps_).
 Status ServedRollouts::catch_up() {
   SEER_RETURN_IF_ERROR(journal_->reopen());
   if (mark_) SEER_RETURN_IF_ERROR(journal_->set_mark(*mark_));

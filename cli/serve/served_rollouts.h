@@ -55,9 +55,9 @@ struct ServedState {
 /// Weights that run.
 struct RunningWeights {
   WeightVersion version;
-  std::string name;       // that a client gave them; empty: none
-  bool is_first = false;  // those of this process's start
-  bool were_marked = false;  // likewise, and an earlier process had them last, under the same number, as in a cluster that ran on
+  std::string name;          // that a client gave them; empty: none
+  bool is_first = false;     // this process began with them
+  bool were_marked = false;  // and the process before it ended with them, under the same number, as in a cluster that ran on
 };
 /// What becomes of the groups of a rollout now.
 enum class Turn : uint8_t {

@@ -115,7 +115,7 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
 // request with all its events. DRAM blocks take memory only when used.
 constexpr int64_t kDeviceBlockBytes = 86, kInstanceBytes = 52'000, kRequestBytes = 2100;
 
-/// `issue`: for each of the workload's requests, so many are simulated.
+/// `issue`: how many requests are simulated for each one of the workload.
 Status check_memory_of(const ClusterModel& cluster, const Workload& workload, double issue) {
   const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
   const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);

@@ -23,7 +23,6 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int64_t kConfigBytesMax = 16 << 20;
 constexpr double kTwoPi = 6.283185307179586;
 
 // The fields of one JSON object, with the file's name for errors. The first error sticks; later reads give defaults, so

@@ -55,6 +55,8 @@ struct ModelConfig {
   int64_t parameters_max() const;
 };
 
+inline constexpr int64_t kConfigBytesMax = 16 << 20;  // of config.json and its like; larger files are refused
+
 /// Reads and checks `folder`/config.json and, if present, generation_config.json.
 /// Errors: kNotFound (no config.json), kInvalidArgument (malformed, missing or unsupported; one sentence), kIo.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);

@@ -128,7 +128,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids, DecodeOptions options) const override {
     std::string text;
     bool has_begun = false;  // the text
-    std::vector<int> first;  // pieces at the start of the text, where the library may drop a space; behind them it would drop more
+    std::vector<int> first;  // the pieces before that. The library drops the first space of whatever it decodes, so it gets only these
     const auto end_first = [&] {
       if (first.empty()) return;
       const auto status = model_->Decode(first, &text);

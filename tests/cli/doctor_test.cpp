@@ -46,7 +46,7 @@ TEST_CASE("doctor: a library is not said to work if this build has no code for i
 TEST_CASE("doctor: the main job needs memory, and no optional part") {
   MachineFindings findings = bare_machine();
   CHECK(can_run_main_job(findings));
-  CHECK(doctor_text(findings).ends_with("\nThe main job, `seer rollout`, can run here.\n"));  // no script, which an installed program has not
+  CHECK(doctor_text(findings).ends_with("\nThe main job, `seer rollout`, can run here.\n"));  // an installed program has no scripts
   findings.memory_free_bytes = kMainJobBytes - 1;
   CHECK(!can_run_main_job(findings));
   CHECK(contains(doctor_text(findings), "The main job, `seer rollout`, cannot run here: it needs 1.0 GiB of free memory.\n"));

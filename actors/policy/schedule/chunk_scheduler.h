@@ -39,7 +39,7 @@ struct ChunkSchedulerConfig {
                                    // has 0, so a preempted request comes back sooner, often too soon
   int32_t inflight_spread_max = 32;  // placement follows cached prefixes only while the running requests of instances
                                      // differ by no more than this (paper 3.1; less for small ones, see kSpreadRowsShare)
-  int32_t misses_max = 8;            // next() gives up after this many requests that fit nowhere (kLargeMissesMax has more)
+  int32_t misses_max = 8;            // next() gives up after this many requests that fit nowhere (large ones: kLargeMissesMax)
   int64_t turn_tokens = 0;           // a request whose chunk is full goes on before others of its priority until it has generated this
                                      // many in a row; 0: after each chunk it waits like the others. For instances where going
                                      // on costs less than a change of requests

@@ -88,7 +88,7 @@ struct FailingJournal final : ServedJournal {
   int writes = 0;
 };
 
-/// Takes so many writes more.
+/// Fails once `room` writes have worked.
 struct BoundedJournal final : ServedJournal {
   BoundedJournal(std::unique_ptr<ServedJournal> journal, int& room_in) : inner(std::move(journal)), room(room_in) {}
   Status write(auto call) { return room-- > 0 ? call() : Status{fail(Code::kFull, "the disk is full")}; }
