@@ -32,6 +32,18 @@ std::string journal_key(char kind, Numbers... numbers) {
   return key;
 }
 
+/// Calls take(record) for each whose key begins so, in order. Errors: those of journal_error() and read_record().
+template <class Record, class Take>
+Status each_record(rocksdb::DB& db, const std::string& dir, const std::string& begin, Take take) {
+  const std::unique_ptr<rocksdb::Iterator> at(db.NewIterator({}));
+  for (at->Seek(begin); at->Valid() && at->key().starts_with(begin); at->Next()) {
+    SEER_ASSIGN_OR_RETURN(Record record, read_record<Record>(at->value().ToStringView()));
+    take(std::move(record));
+  }
+  if (!at->status().ok()) return journal_error(at->status(), dir);
+  return {};
+}
+
 /// Appends a part to what a request has so far, whose parts come by first_index. What does not fit after a gap is left out. A request
 /// that goes on in another process computes the last token before it again.
 void join_committed(const CommittedTokens& part, CommittedTokens& all);

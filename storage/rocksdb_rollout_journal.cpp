@@ -86,16 +86,10 @@ Status RocksdbRolloutJournal::begin(const JournalWork& work, bool may_resume) {
 Result<JournalContents> RocksdbRolloutJournal::read() const {
   JournalContents contents;
   std::map<RequestId, CommittedTokens> by_request;
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator({}));
-  for (at->Seek("r"); at->Valid() && at->key().starts_with("r"); at->Next()) {
-    SEER_ASSIGN_OR_RETURN(Response response, read_record<Response>(at->value().ToStringView()));
-    contents.responses.push_back(std::move(response));
-  }
-  for (at->Seek("t"); at->Valid() && at->key().starts_with("t"); at->Next()) {
-    SEER_ASSIGN_OR_RETURN(const CommittedTokens part, read_record<CommittedTokens>(at->value().ToStringView()));
+  SEER_RETURN_IF_ERROR(each_record<Response>(*db_, dir_, "r", [&](Response response) { contents.responses.push_back(std::move(response)); }));
+  SEER_RETURN_IF_ERROR(each_record<CommittedTokens>(*db_, dir_, "t", [&](const CommittedTokens& part) {
     join_committed(part, by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
-  }
-  if (!at->status().ok()) return journal_error(at->status(), dir_);
+  }));
   for (const Response& response : contents.responses)
     if (response.finish != FinishReason::kError) by_request.erase(response.request);  // one that failed may have been begun again since
   for (auto& [request, all] : by_request) contents.parts.push_back(std::move(all));

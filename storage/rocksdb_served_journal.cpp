@@ -59,9 +59,8 @@ class RocksdbServedJournal final : public ServedJournal {
     return write(batch);
   }
   static void drop(rocksdb::WriteBatch& batch, const std::string& key) { (void)batch.DeleteRange(key, end_of(key)); }
-  /// Calls take(record) for each whose key begins so, in order.
   template <class Record, class Take>
-  Status each(const std::string& begin, Take take) const;
+  Status each(const std::string& begin, Take take) const { return each_record<Record>(*db_, dir_, begin, std::move(take)); }
 
   const std::string dir_;
   const DirectoryLock lock_;  // given back after the database is closed
@@ -104,16 +103,6 @@ Status RocksdbServedJournal::set_mark(const ServedModelMark& mark) {
   return write(batch);
 }
 
-template <class Record, class Take>
-Status RocksdbServedJournal::each(const std::string& begin, Take take) const {
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator({}));
-  for (at->Seek(begin); at->Valid() && at->key().starts_with(begin); at->Next()) {
-    SEER_ASSIGN_OR_RETURN(Record record, read_record<Record>(at->value().ToStringView()));
-    take(std::move(record));
-  }
-  return ended(at->status());
-}
-
 Result<ServedContents> RocksdbServedJournal::read() const {
   if (db_ == nullptr) return closed();
   ServedContents contents{.has_same_weights = has_same_weights_};
@@ -144,9 +133,12 @@ Status RocksdbServedJournal::add(const ServedHead& head, uint32_t first, const s
 Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) {
   if (version < version_) return {};
   newest_ = std::max(newest_, version);
-  const std::string key = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample,
-                                      static_cast<uint64_t>(part.first_index));
-  return put(key, record_bytes(part));
+  std::string key = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample);
+  rocksdb::WriteBatch batch;
+  if (part.first_index == 0) drop(batch, key);  // it starts anew
+  append_big_endian(key, static_cast<uint64_t>(part.first_index));
+  (void)batch.Put(key, record_bytes(part));
+  return write(batch);
 }
 
 Status RocksdbServedJournal::finish(uint64_t rollout, const std::vector<ServedResponse>& responses) {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "cli/scratch.h"
 #include "storage/rocksdb_journal_db.h"
@@ -71,6 +72,27 @@ TEST_CASE("rollout journal: committed tokens and responses are there when it is 
   const auto journal = j.opened();
   CHECK(journal->finish({.request = request(0, 1), .output = {{1}}}).ok());  // after those that were there
   CHECK(journal->read()->responses.at(2).request == request(0, 1));
+}
+
+TEST_CASE("rollout journal: a damaged file is an error, and none of its responses is forgotten unseen") {
+  Journal j;
+  {
+    const auto journal = j.opened();
+    for (uint32_t sample = 0; sample < 2000; ++sample)
+      CHECK(journal->finish({.request = request(0, sample), .output = {{7, 9}}, .finish = FinishReason::kStop}).ok());
+  }
+  (void)j.opened();  // what was in its log is in a table from now on
+  std::string table;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(j.folder.path("journal")))
+    if (file.path().extension() == ".sst" && (table.empty() || file.file_size() > std::filesystem::file_size(table))) table = file.path();
+  REQUIRE(!table.empty());
+  std::fstream file(table, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(table) / 4));
+  file << "damage";
+  file.close();
+  const auto journal = j.open();
+  REQUIRE_FALSE(journal.ok());
+  CHECK(journal.error().code == Code::kCorrupt);
 }
 
 TEST_CASE("rollout journal: tokens after a gap are left out, and neighbours are not mistaken for each other") {
