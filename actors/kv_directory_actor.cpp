@@ -124,7 +124,7 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
   for (KvOwner owner : {find.owner, group_of(find.owner)})
     if (auto it = holders.find(owner); it != holders.end())
       for (const auto& [id, is_guest] : it->second)
-        if (auto node = nodes.find(id); node != nodes.end() && listed.insert(id).second)
+        if (auto node = nodes.find(id); node != nodes.end() && !node->second.address.empty() && listed.insert(id).second)
           answer.sources.push_back({node->second.handle, id, node->second.epoch, node->second.address});
   rt::tell(self, find.reply_to, std::move(answer));
 }

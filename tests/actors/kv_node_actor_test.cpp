@@ -273,20 +273,34 @@ TEST_CASE("kv node: new weights drop older blocks, and a late KvBump changes not
   CHECK(b.open(kOwner, 3).blocks.size() == 3);
 }
 
-TEST_CASE("kv node: a dead instance's grants and leases come back, and its waiting reservations are dropped") {
+TEST_CASE("kv node: a dead instance's grants come back, and its waiting reservations are dropped") {
   Bench b(4, 64);
-  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
-  b.store(other, 0, 1);
+  const auto writing = b.reserve(kSecond, 0, 1);  // of another one, not sealed: this slot cannot be had
+  REQUIRE(writing.size() == 1);
   Client dying(b.world);
-  b.reserve(kOwner, 0, 3, false, 0, &dying);
-  CHECK(b.reserve(kOwner, 3, 5, true, 0, &dying).size() <= 1);
-  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = other, .blocks = b.chain(other, 0, 1)}, dying.handle()});
-  b.run();
-  CHECK(dying.all<KvOpened>().size() == 1);
+  CHECK(b.reserve(kOwner, 0, 3, false, 0, &dying).size() == 1);
+  CHECK(b.reserve(kOwner, 3, 5, true, 0, &dying).empty());
+  REQUIRE(b.state().parked.size() == 1);
   rt::kill(dying.handle());
   b.run();
   CHECK(b.state().parked.empty());
-  b.release(other);
+  b.seal(writing[0]);
+  b.store(kThird, 0, 3);
+  for (const KvOwner owner : {kOwner, kSecond, kThird}) b.release(owner);
+  CHECK(b.state().tiers->is_drained());
+}
+
+TEST_CASE("kv node: a dead instance's leases come back") {
+  Bench b(4, 64);
+  b.store(kOwner, 0, 1);
+  Client dying(b.world);
+  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 1)}, dying.handle()});
+  b.run();
+  REQUIRE(dying.all<KvOpened>().size() == 1);
+  CHECK(b.state().leases.size() == 1);
+  rt::kill(dying.handle());
+  b.run();
+  CHECK(b.state().leases.empty());
   b.release(kOwner);
   CHECK(b.state().tiers->is_drained());
 }
@@ -452,6 +466,7 @@ struct Pool {
     int64_t cold_blocks = 0;   // of each node
     int64_t transfer_us = 100;
     std::set<uint32_t> unconnected = {};  // nodes without connections to others
+    bool lacks_one = false;               // node 0 has no connection to the first one that it looks for
   };
   explicit Pool(Options o) : client(world) {
     transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = o.transfer_us},
@@ -460,7 +475,9 @@ struct Pool {
     for (uint32_t n = 0; n < o.slots.size(); ++n) {
       arenas.push_back(*HostArena::create({.dram_bytes = o.slots[n] * kBlockBytes, .block_bytes = kBlockBytes}));
       KvNodeParts parts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport,
-                        .is_connected = [is = !o.unconnected.contains(n)](const rt::process&) { return is; }};
+                        .is_connected = [is = !o.unconnected.contains(n), lacks = o.lacks_one && n == 0](const rt::process&) mutable {
+                          return is && !std::exchange(lacks, false);
+                        }};
       if (o.cold_blocks > 0)
         parts.open_cold = [this, blocks = o.cold_blocks] {
           return std::make_unique<SimColdStore>(SimColdStoreConfig{.capacity_bytes = blocks * kBlockBytes},
@@ -644,9 +661,20 @@ TEST_CASE("kv node: blocks do not move to a node, nor from one, whose process is
     CHECK(p.report(0).moved_bytes == 0);
     CHECK(p.report(1).guest_bytes == 0);
     CHECK(p.report(0).spilled_bytes >= 2 * kBlockBytes);
-    CHECK(p.state(0).full_us.contains(NodeId{1}));  // others would be asked first
+    CHECK(p.state(0).full.contains(NodeId{1}));
     p.release_all();
   }
+}
+
+TEST_CASE("kv node: where the best taker cannot be reached another one takes the blocks") {
+  Pool p({.slots = {4, 8, 8}, .lenders = {1, 2}, .cold_blocks = 100, .lacks_one = true});
+  p.park(0, 1, 4, 9);
+  p.park(0, 2, 2, 5);
+  CHECK(p.state(0).full.size() == 1);
+  CHECK(p.report(0).moved_bytes == 2 * kBlockBytes);
+  CHECK(p.report(0).spilled_bytes == 0);
+  CHECK(p.report(1).guest_bytes + p.report(2).guest_bytes == 2 * kBlockBytes);
+  p.release_all();
 }
 
 TEST_CASE("kv node: without an answer of the directory a full node goes on by itself") {
