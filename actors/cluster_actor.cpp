@@ -22,15 +22,10 @@ Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& mach
   return check_identity("a rollout", rollout, expected);
 }
 
-constexpr const char* kNoMachineYet = "the cluster has no machine yet";
-constexpr const char* kNoInstancesYet = "no machine of the cluster has instances yet";
-
 /// Kinds of a Tick.
 enum TickKind : uint32_t { kDropLost, kDropAbsent, kTryAgain };
 
 }  // namespace
-
-bool may_enter_later(const RolloutEntered& refused) { return refused.error == kNoMachineYet || refused.error == kNoInstancesYet; }
 
 ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in)
     : self(self_in),
@@ -80,7 +75,8 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   const bool is_itself = known != members.end() && ask.epoch > 0 && known->second.epoch == ask.epoch;  // its loss was not noticed here
   Status fits;
   if (known != members.end() && !is_itself)
-    fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name is in the cluster, expected another name for each machine");
+    fits = fail(Code::kInvalidArgument, who, known->second.ready ? " is refused: a node of that name is in the cluster, expected another name for each machine"
+                                                                 : " is refused: a node of that name is being started, or has failed to within the last minute");
   else
     fits = check_identity(who, ask.identity, expected_of(ask));
   if (!fits.ok()) {
@@ -217,7 +213,8 @@ RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
   const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };
   const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);
   RolloutEntered entered{.directory = directory,
-                         .error = only_helpers ? kNoInstancesYet : kNoMachineYet};
+                         .error = only_helpers ? "no machine of the cluster has instances yet" : "the cluster has no machine yet",
+                         .may_enter_later = true};
   const auto takes_part = [&](const Member& m) { return m.ready && m.has_instances() && !m.draining && !is_outdated(m); };
   WeightVersion newest;
   for (const auto& [id, member] : members)
@@ -232,6 +229,7 @@ RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
     entered.weights = member.identity.weights;
     entered.instances += member.ready->instances;
     entered.error.clear();
+    entered.may_enter_later = false;
   }
   if (entered.error.empty()) entered.id = RolloutId{static_cast<uint32_t>(next_number())};
   return entered;

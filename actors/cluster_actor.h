@@ -26,9 +26,6 @@
 
 namespace seer {
 
-/// Whether a rollout that was refused may enter later: no machine that could run it has started yet.
-bool may_enter_later(const RolloutEntered& refused);
-
 struct ClusterActor {
   using handle = ClusterHandle;
   static constexpr const char* kActorName = "cluster";

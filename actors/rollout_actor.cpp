@@ -50,10 +50,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
       [this](const ChunkProgress& progress) { on_progress(progress); },
       [this](const ChunkDone& done) { on_chunk_done(done); },
       [this](const DirectoryUp& up) { on_directory_up(up); },
-      [this](const GroupEstimate& estimate) {
-        estimate_error = estimate.estimate_error;
-        scheduler->estimate_changed(estimate.group, estimate.estimated_tokens);
-      },
+      [this](const GroupEstimate& estimate) { scheduler->estimate_changed(estimate.group, estimate.estimated_tokens); },
       [this](AddGroups& add) { return on_add_groups(add); },
       [this](const CancelGroup& cancel) { return on_cancel(cancel.group, {}); },
       [this](const CancelRequest& cancel) { return on_cancel(cancel.request.group, cancel.request.sample); },
@@ -451,7 +448,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   --open_requests;
   const bool failed = ending.reason == FinishReason::kError, aborted = ending.reason == FinishReason::kAborted;
   const RequestState history = is_scheduled(id.group) ? scheduler->requests().at(id) : RequestState{};
-  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed, aborted});
+  finishes.push_back({id, now, tokens, request.reprefill_tokens, failed, aborted});
   if (!failed && !aborted)
     rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
   release_kv(owner_of(id));
@@ -591,7 +588,7 @@ void RolloutActor::report_progress() {
 }
 
 RolloutSummary RolloutActor::summary() const {
-  const RolloutStats stats = rollout_stats(finishes, started_us);
+  const RolloutStats stats = rollout_stats(finishes);
   const RequestTotals& totals = scheduler->requests().totals();
   return {.rollout = config.id,
           .complete = open_requests == 0,
@@ -612,7 +609,7 @@ RolloutSummary RolloutActor::summary() const {
           .reprefilled_chunks = reprefilled_chunks,
           .instances_lost = instances_lost,
           .length_icc = stats.length_icc,
-          .estimate_error = estimate_error,
+          .estimate_error = stats.estimate_error,
           .instances = {},
           .draft_servers = {},
           .parts_lost = instances.parts_lost()};

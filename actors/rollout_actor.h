@@ -33,7 +33,7 @@ struct RolloutConfig {
   ChunkSchedulerConfig scheduler;
   WeightVersion version{1};
   uint64_t weights = 0;                     // their checksum: instances with another one do not join. 0: the first instance sets it
-  size_t instances_expected = 1;            // starts once this many are up, or after no_instance_us with those that are
+  size_t instances_expected = 1;            // starts once this many are up; later, with those that are: after no_instance_us, an open one after 3 s
   int64_t progress_us = 200'000;            // between two progress events
   int64_t chunk_silence_us = 600'000'000;   // a chunk without a report for this long is placed again
   int64_t no_instance_us = 30'000'000;      // with no instance for this long, the rollout fails
@@ -171,7 +171,6 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
-  double estimate_error = 0;
   bool started = false;
   bool ended = false;
 };

@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kPause(250);
 // One try. Whoever follows the cluster waits for its answer, and a process that hangs gives none.
 constexpr std::chrono::milliseconds kTryMax(2000);
 constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
+constexpr int64_t kQuickUs = 100'000;        // longer than a machine takes that answers
 constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
 
@@ -49,7 +50,7 @@ Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& addre
 Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {
   SEER_ASSIGN_OR_RETURN(RolloutEntered entered, ask_to_roll_out(net, address, controller, ask));
   if (!entered.error.empty())
-    return fail(may_enter_later(entered) ? Code::kUnavailable : Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
+    return fail(entered.may_enter_later ? Code::kUnavailable : Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
   return entered;
 }
 
@@ -77,6 +78,7 @@ void ClusterWatch::follow() {
       [&](const rt::down& message) { on_down(message); })) {
   }
   forget_unlisted();
+  reach_new();
   if (now_us() >= reach_us_) reach_again();
   if (gone_us_ >= 0 && status_.ok() && now_us() >= ask_us_) look_for_controller();
 }
@@ -90,7 +92,7 @@ void ClusterWatch::on_joined(const NodeJoined& node) {
     return;
   }
   if (known != members_.end()) drop({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
-  reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances}, ClusterGate::kHandshakeMax);
+  members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances};
 }
 
 /// The controller has lost the machine. One that is reached from here is kept until that fails too.
@@ -136,10 +138,19 @@ void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {
   news_.monitor(member.handle);
 }
 
+void ClusterWatch::reach_new() {
+  for (auto& [id, member] : members_) {
+    if (!member.is_new()) continue;
+    const int64_t begin_us = now_us();
+    reach(member, kTryMax);
+    if (now_us() - begin_us > kQuickUs) return;
+  }
+}
+
 void ClusterWatch::reach_again() {
   Member* next = nullptr;
   for (auto& [id, member] : members_)
-    if (!member.handle && (next == nullptr || member.try_us < next->try_us)) next = &member;
+    if (!member.handle && !member.is_new() && (next == nullptr || member.try_us < next->try_us)) next = &member;
   const int64_t begin_us = now_us();
   if (next == nullptr || begin_us < next->try_us) return;
   reach(*next, kTryMax);

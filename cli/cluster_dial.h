@@ -48,8 +48,8 @@ class ClusterWatch {
   };
   /// REQUIRES: the net outlives it.
   ClusterWatch(ClusterNet& net, ClusterHandle controller, Config config, Hooks hooks, EventLog log = {});
-  /// Calls the hooks for the news since the last call. Blocks while it dials machines that joined. Of those that could not be reached
-  /// it dials one at most, and takes a fifth of the time for that.
+  /// Calls the hooks for the news since the last call. Blocks while it dials: machines that joined, until one has not answered in time;
+  /// the others come with the next calls. Of those that could not be reached it dials one at most, and takes a fifth of the time for that.
   void follow();
   /// An error: the cluster cannot be used any more.
   const Status& status() const { return status_; }
@@ -64,6 +64,7 @@ class ClusterWatch {
     uint32_t instances = 0;
     int64_t try_us = 0;         // without a handle: when to dial again
     int64_t pause_us = 0;       // before that
+    bool is_new() const { return !handle && try_us == 0; }
   };
   void subscribe();
   void on_joined(const NodeJoined& node);
@@ -72,6 +73,7 @@ class ClusterWatch {
   void on_down(const rt::down& message);
   void reach(Member& member, std::chrono::milliseconds within);
   void try_later(Member& member);
+  void reach_new();
   void reach_again();
   void forget_unlisted();
   void look_for_controller();

@@ -27,8 +27,7 @@ struct GetReport { uint64_t what = 0; SEER_FIELDS(GetReport, what) };
 struct GroupEstimate {
   GroupId group;
   int64_t estimated_tokens = 0;
-  double estimate_error = 0;  // mean relative error of all estimates so far
-  SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
+  SEER_FIELDS(GroupEstimate, group, estimated_tokens)
 };
 /// Ends a chunk at once. The answer is a ChunkDone with ChunkEnd::kAborted and all tokens. Ignored if the chunk is already
 /// ending or gone.
@@ -389,7 +388,8 @@ struct RolloutEntered {
   uint32_t instances = 0;       // of the machines that are up
   KvDirectoryHandle directory;
   std::string error;            // why it was refused; empty: accepted
-  SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
+  bool may_enter_later = false; // it was refused because no machine that could run it has started yet
+  SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error, may_enter_later)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;

@@ -15,7 +15,7 @@
 namespace seer {
 
 /// Raised with every change to a message, its meaning, or the greeting.
-inline constexpr uint32_t kProtocolNumber = 18;
+inline constexpr uint32_t kProtocolNumber = 19;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;

@@ -149,7 +149,7 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
   FakeNode node(b.world);
   const auto early = b.ask<RolloutEntered>(EnterRollout{});
   CHECK(early.error == "the cluster has no machine yet");
-  CHECK(may_enter_later(early));
+  CHECK(early.may_enter_later);
   b.enter(0, {.model = "qwen", .kv_layout = 7, .version = WeightVersion{4}});
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error != "");  // it is not up yet
   b.ready(0, node.handle());
@@ -158,7 +158,7 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
   CHECK(first.version == WeightVersion{4});
   CHECK(first.instances == 2);
   CHECK(first.id != RolloutId{});
-  CHECK_FALSE(may_enter_later(first));
+  CHECK_FALSE(first.may_enter_later);
   CHECK(second.id != first.id);
   CHECK(second.directory == first.directory);
   const auto report = b.ask<ClusterReport>(GetReport{});
@@ -174,7 +174,7 @@ TEST_CASE("cluster: a rollout that expects another model is refused with the fie
   const auto ask = [&](RolloutId id, ClusterIdentity identity) { return b.ask<RolloutEntered>(EnterRollout{id, std::move(identity)}); };
   const auto right = ask({}, {.model = "qwen", .shape = 0x51, .version = {}});
   CHECK(right.error == "");
-  CHECK_FALSE(may_enter_later(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}})));
+  CHECK_FALSE(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}}).may_enter_later);
   CHECK(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}}).error == "a rollout is refused: its model is \"moonlight\", expected \"qwen\"");
   CHECK(ask({}, {.model = "qwen", .shape = 0x52, .version = {}}).error ==
         "a rollout is refused: its config.json's checksum is 0000000000000052, expected 0000000000000051");
@@ -302,7 +302,7 @@ TEST_CASE("cluster: a machine and a rollout that only lost the controller enter 
   rt::kill(second.handle());
   b.run();
   CHECK(b.enter(3).epoch > epoch);
-  CHECK(b.enter(3, identity, epoch).error == "node 3 is refused: a node of that name is in the cluster, expected another name for each machine");
+  CHECK(b.enter(3, identity, epoch).error == "node 3 is refused: a node of that name is being started, or has failed to within the last minute");
 }
 
 TEST_CASE("cluster: a controller that was started again with the clock set back repeats no number of those that enter again") {
@@ -497,7 +497,7 @@ TEST_CASE("cluster: machines without instances are compared in what they have; r
   b.ready(2, draft.handle());
   const auto early = b.ask<RolloutEntered>(EnterRollout{});
   CHECK(early.error == "no machine of the cluster has instances yet");
-  CHECK(may_enter_later(early));
+  CHECK(early.may_enter_later);
   CHECK(enter(3, {.model = "qwen", .kv_layout = 8, .version = {}}, is_kv).find("node 3 is refused: its KV layout is") == 0);
   ClusterIdentity other_protocol;
   other_protocol.protocol = 1;

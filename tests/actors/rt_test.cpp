@@ -163,7 +163,7 @@ TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and ask
   uint32_t got = 0;
   const auto take = [&](const GroupEstimate& estimate) { got = estimate.group.index; };
   CHECK_FALSE(inbox.receive(0, take));
-  rt::post(inbox.handle(), GroupEstimate{GroupId{8}, 0, 0});
+  rt::post(inbox.handle(), GroupEstimate{GroupId{8}, 0});
   CHECK(inbox.receive(10'000'000, take));
   CHECK(got == 8);
 

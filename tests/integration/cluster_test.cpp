@@ -270,6 +270,18 @@ TEST_CASE("cluster: a stopped machine of which a restarted controller knows noth
   cluster.nodes.at(1)->send(SIGCONT);
 }
 
+TEST_CASE("cluster: machines that hang when a rollout begins do not keep it from one that answers") {
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  Cluster cluster({}, {{"--roles", "controller"}}, "the controller is alone, at ");
+  for (const uint32_t node : {1, 2, 3, 4, 5}) cluster.join(node);
+  for (const uint32_t node : {1, 2, 3, 4}) cluster.nodes.at(node)->send(SIGSTOP);
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address}));
+  CHECK(responses_of_run(seer, out) == right);
+  for (const uint32_t node : {1, 2, 3, 4}) cluster.nodes.at(node)->send(SIGCONT);
+}
+
 TEST_CASE("cluster: a restarted controller takes the running machines and rollouts back, and the rollout goes on meanwhile") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);

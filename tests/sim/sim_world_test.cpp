@@ -19,7 +19,7 @@ struct Noter {
     return {[this](const GroupEstimate& what) {
       log->push_back(what.group.index);
       if (what.estimated_tokens > 0)
-        rt::tell_after(self, what.estimated_tokens, self, GroupEstimate{what.group, again ? what.estimated_tokens : 0, 0});
+        rt::tell_after(self, what.estimated_tokens, self, GroupEstimate{what.group, again ? what.estimated_tokens : 0});
     }};
   }
   rt::self_ptr<Noter> self;
@@ -33,7 +33,7 @@ using Order = std::vector<uint32_t>;
 Order turns(uint64_t seed) {
   auto log = std::make_shared<Order>();
   SimWorld world(seed);
-  for (uint32_t i = 0; i < 8; ++i) rt::post(world.spawn<Noter>(log), GroupEstimate{GroupId{i}, 0, 0});
+  for (uint32_t i = 0; i < 8; ++i) rt::post(world.spawn<Noter>(log), GroupEstimate{GroupId{i}, 0});
   CHECK(world.run_until(0) == 8);
   return *log;
 }
@@ -55,7 +55,7 @@ TEST_CASE("sim world: at equal times the lowest rank fires first, then the timer
   auto log = std::make_shared<Order>();
   SimWorld world;
   const auto note = [&](uint32_t what) { return [&, what] { log->push_back(what); }; };
-  rt::post(world.spawn<Noter>(log), GroupEstimate{GroupId{0}, 5, 0});  // again at 5 us
+  rt::post(world.spawn<Noter>(log), GroupEstimate{GroupId{0}, 5});  // again at 5 us
   world.run_until(0);
   world.after_ns(5000, note(4), 7);
   world.after_ns(5000, note(2), 3);
@@ -111,7 +111,7 @@ TEST_CASE("sim world: its end ends its actors, also one that keeps setting timer
     const EstimateSink noter = world.spawn<Noter>(log);
     world.run_until(0);
     rt::look<Noter>(noter).again = true;
-    rt::post(noter, GroupEstimate{GroupId{0}, 10, 0});
+    rt::post(noter, GroupEstimate{GroupId{0}, 10});
     world.run_until(1000);
     CHECK(log->size() == 101);
     CHECK(log.use_count() == 2);

@@ -8,7 +8,7 @@
 
 namespace seer {
 
-RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t started_us) {
+RolloutStats rollout_stats(std::span<const FinishRecord> records) {
   RolloutStats stats;
   if (records.empty()) return stats;
   std::vector<FinishRecord> by_finish(records.begin(), records.end());
@@ -21,18 +21,11 @@ RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t starte
     stats.failed += record.failed;
     stats.aborted += record.aborted;
     stats.output_tokens += record.output_tokens;
-    stats.preemptions += record.preemptions;
-    stats.migrations += record.migrations;
     stats.reprefill_tokens += record.reprefill_tokens;
   }
   const size_t before_tail = (by_finish.size() * 9 + 9) / 10;  // 90 %, rounded up
-  const auto seconds_at = [&](size_t index) {
-    return static_cast<double>(by_finish[index].finished_us - started_us) * 1e-6;
-  };
   stats.requests = static_cast<int64_t>(by_finish.size());
-  stats.wall_s = seconds_at(by_finish.size() - 1);
-  stats.tail_s = stats.wall_s - seconds_at(before_tail - 1);
-  stats.tokens_per_s = stats.wall_s > 0 ? static_cast<double>(stats.output_tokens) / stats.wall_s : 0;
+  stats.tail_s = static_cast<double>(by_finish.back().finished_us - by_finish[before_tail - 1].finished_us) * 1e-6;
   stats.length_icc = lengths.length_icc();
   stats.estimate_error = lengths.estimate_error();
   return stats;
