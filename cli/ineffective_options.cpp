@@ -41,12 +41,17 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
 }
 
+/// These, and the options of instances with engines of this process.
+std::vector<const char*> with_instance_options(std::vector<const char*> options) {
+  for (const char* option : {"device", "tensor-parallel", "instances", "threads-per-instance", "pin", "weights", "max-batch", "prefill-tokens", "step-depth",
+                             "kv-bytes", "kv-dtype", "block-tokens", "drafting", "draft-max", "draft-shape", "draft-rule", "draft-lambda", "draft-profile"})
+    options.push_back(option);
+  return options;
+}
+
 /// For the options of machines within this process. --weight-version counts for servers of others too.
 Need local_need(const std::string& cluster, bool has_engines = false) {
-  Need need{{"device", "tensor-parallel", "instances", "nodes", "threads-per-instance", "pin", "weights", "max-batch", "prefill-tokens", "step-depth",
-             "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "drafting", "draft-max", "draft-shape", "draft-rule",
-             "draft-lambda", "draft-profile"},
-            cluster.empty() && !has_engines,
+  Need need{with_instance_options({"nodes", "dram-bytes", "cold-dir", "cold-bytes"}), cluster.empty() && !has_engines,
             has_engines ? "with --engines, whose servers have their own" : "with --cluster, whose machines have their own"};
   if (!has_engines) need.options.push_back("weight-version");
   return need;
@@ -72,9 +77,7 @@ std::vector<std::string> ineffective_options(const ServeOptions& o, const std::s
 std::vector<std::string> ineffective_options(const NodeOptions& o, const std::set<std::string>& given) {
   const NodeRoles roles = roles_of(o);
   std::vector<Need> needs{
-      {{"model", "instances", "device", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
-        "kv-bytes", "kv-dtype", "block-tokens", "drafting", "draft-max", "draft-shape", "draft-rule", "draft-lambda", "draft-profile"},
-       roles.has(NodeRole::kInstances) || o.roles.empty(), "without the role instances"},
+      {with_instance_options({"model", "weight-version"}), roles.has(NodeRole::kInstances) || o.roles.empty(), "without the role instances"},
       {{"dram-bytes", "cold-dir", "cold-bytes"}, roles.has(NodeRole::kKv) || o.roles.empty(), "without the role kv"}};
   const std::vector<Need> machine = machine_needs(o, false);
   needs.insert(needs.end(), machine.begin(), machine.end());
@@ -97,7 +100,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
       local_need(o.cluster, !o.router.engines.empty()),
       router_need(o.router),
       {{"profile-out"}, !o.router.engines.empty(), "without --engines"}};
-  needs.push_back({{"tls-cert", "tls-key", "tls-ca", "secret-file", "insecure"}, !o.cluster.empty(), "without --cluster"});
+  needs.push_back({{"controller-wait", "tls-cert", "tls-key", "tls-ca", "secret-file", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());
   return sentences(needs, given);

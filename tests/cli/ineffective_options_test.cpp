@@ -74,8 +74,9 @@ TEST_CASE("ineffective options: lengths are for oracles, and --compare names the
   CHECK(ineffective_options(o, {"policy", "lengths"}) == Texts{"--policy has no effect beside --compare, which names the policies"});
 }
 
-TEST_CASE("ineffective options: certificates and a secret are for clusters") {
+TEST_CASE("ineffective options: certificates, a secret and a controller to wait for are of clusters") {
   RolloutOptions o;
+  CHECK(ineffective_options(o, {"controller-wait"}) == Texts{"--controller-wait has no effect without --cluster"});
   CHECK(ineffective_options(o, {"tls-cert", "secret-file", "insecure"}) ==
         Texts{"--tls-cert has no effect without --cluster", "--secret-file has no effect without --cluster",
               "--insecure has no effect without --cluster"});
@@ -134,6 +135,8 @@ TEST_CASE("ineffective options: those of a role need the role") {
   o.join = "127.0.0.1:1";
   CHECK(ineffective_options(o, {"model", "instances", "dram-bytes"}) ==
         Texts{"--model has no effect without the role instances", "--instances has no effect without the role instances"});
+  o.device = DeviceKind::kCuda;
+  CHECK(ineffective_options(o, {"tensor-parallel"}) == Texts{"--tensor-parallel has no effect without the role instances"});
   o.roles = {"draft"};
   CHECK(ineffective_options(o, {"dram-bytes"}) == Texts{"--dram-bytes has no effect without the role kv"});
 }
