@@ -108,7 +108,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_closed() const { return closed_; }
 
   // ---- of the reply at work ---------------------------------------------------------------------------------------------------
-  void send(int status, std::string body, std::string_view type);
+  void send(int status, std::string body, std::string_view type, std::string_view fields = {});
   void begin(std::string_view type);
   void write_chunk(std::string_view part);
   void end_answer();
@@ -184,13 +184,14 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closed_ = false;
 };
 
-/// Turns on TCP keep-alive, so that a client whose host vanished is noticed.
+/// Turns on TCP keep-alive, so that a client whose host vanished is noticed, also while it has not confirmed all that was sent.
 void notice_vanished(int socket) {
   const auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kVanishedS);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kVanishedS / 4);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 2 * kVanishedS * 1000);
 }
 
 class Reply final : public HttpReply {
@@ -574,14 +575,19 @@ void Session::refuse(int status, std::string_view message, std::string path) {
   keeps_alive_ = false;
   lingers_ = true;
   is_at_work_ = true;
-  send(status, http_error_body(message, status), "application/json");
+  send(status, http_error_body(message, status), "application/json", status == 503 ? "\r\nRetry-After: 1" : "");  // there is no room now
 }
 
 void Session::handle() {
   http::request<http::string_body> message = *std::exchange(next_, {});
   HttpRequest request = request_of(message);
   request.body = std::move(message.body());
-  server_.bodies().leave(std::exchange(body_number_, 0));
+  if (body_number_ != 0) {
+    const auto leave = [&server = server_, number = std::exchange(body_number_, 0)](void*) {
+      server.post([&server, number] { server.bodies().leave(number); });
+    };
+    request.room = {nullptr, leave};
+  }
   path_ = request.path;
   auto reply = begin_work(message, message.keep_alive());
   server_.handler()(std::move(request), std::move(reply));
@@ -600,11 +606,11 @@ std::shared_ptr<HttpReply> Session::begin_work(const http::request_header<>& hea
   return reply;
 }
 
-void Session::send(int status, std::string body, std::string_view type) {
+void Session::send(int status, std::string body, std::string_view type, std::string_view fields) {
   if (closed_) return;
   server_.watcher()(path_, status, body);
   std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason_of(status)) + "\r\nServer: seer\r\nContent-Type: " +
-                     std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) + end_of_head();
+                     std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) + std::string(fields) + end_of_head();
   const bool has_body = !body.empty() && !is_head_, is_small = body.size() <= kJoinedBytes;
   if (has_body && is_small) head += body;  // one packet
   put(std::move(head));

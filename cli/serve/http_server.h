@@ -35,6 +35,7 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // after the question mark, decoded
   std::string body;
   std::string host = {};                     // "a:30000", as the client addressed this server; empty: it did not say
+  std::shared_ptr<void> room = {};           // that the server keeps for the body while somebody has this; let go on any thread
 };
 
 /// The answer to one request: send(), or begin(), write() and end(). On the server's thread only. One that is let go without an

@@ -225,7 +225,8 @@ class AsyncClient:
     """`address` is HOST:PORT or a URL; `tls_ca` is a PEM file with the certificates to trust and means https.
 
     connections_max  requests for responses under way at once; more wait here, where Seer cannot schedule them
-    retries          of a request whose connection was refused, or reset before anything was answered
+    retries          of a request for which no connection came about, that was reset before anything was answered, or for which the server
+                     has no room now
     timeout_s        for one response; for one step of a stream
     """
 

@@ -2,13 +2,15 @@
 
 Used by seer_client and seer_weights_group. An Http belongs to the event loop in which it is used first.
 
-RETRIES    A request is sent again, at most `retries` times, only while no byte of an answer has come: if the connection was refused,
-           or was reset before the answer began and the request may be repeated.
+RETRIES    A request is sent again, at most `retries` times, while nothing was done for it: if no connection came about that may come
+           about later; and if it may be repeated, also where the connection was reset before an answer began, and where the server is
+           full and says "Retry-After".
 ENDING     A call that is cancelled closes its connection. The server takes that as the client's going away, and ends the request.
 TWO POOLS  Requests for responses may all wait for hours. Control requests have slots of their own and do not queue behind them.
 """
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -33,7 +35,7 @@ class SeerError(Exception):
 
 
 class CannotConnect(SeerError):
-    """No connection came about: refused, unknown host, or a certificate that does not fit."""
+    """No connection came about: refused, unknown host, no answer, or a certificate that does not fit."""
 
 
 class ConnectionLost(SeerError):
@@ -106,6 +108,10 @@ def error_of(answer: Answer) -> SeerError:
 
 class _NothingAnswered(Exception):
     """The connection ended before the first byte of an answer."""
+
+
+class _Full(Exception):
+    """The server has no room for the request, and asks for it again later."""
 
 
 class _Writer(asyncio.StreamWriter):
@@ -301,6 +307,12 @@ def _let_go(connecting: "asyncio.Future[_Connection]") -> None:
         connecting.result().close()
 
 
+def _is_not_there(error: BaseException) -> bool:
+    """Of connecting: the server, or its host, may be there later."""
+    is_away = isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
+    return is_away or isinstance(error, (ConnectionRefusedError, ConnectionResetError, TimeoutError))
+
+
 class Http:
     def __init__(self, address: str, token: Optional[str], tls_ca: Optional[str], connections_max: int, retries: int):
         if connections_max < 1:
@@ -450,12 +462,14 @@ class Http:
                     connection.writer.write(request)
                     await connection.writer.drain()
                 connection.may_be_kept = False
-                return (connection, *await connection.read_head())
+                status, headers = await connection.read_head()
+                if status == 503 and "retry-after" in headers and may_repeat and tries_left > 0:
+                    raise _Full()
+                return connection, status, headers
             except BaseException as error:
                 if connection is not None:
                     connection.close()
-                is_refused = isinstance(error, ConnectionRefusedError) or isinstance(error, ConnectionResetError)
-                if tries_left > 0 and (is_refused or (may_repeat and isinstance(error, _NothingAnswered))):
+                if tries_left > 0 and (_is_not_there(error) or (may_repeat and isinstance(error, (_NothingAnswered, _Full)))):
                     await asyncio.sleep(wait_s)
                     wait_s = min(wait_s * 2, RETRY_WAIT_S_MAX)
                 elif isinstance(error, _NothingAnswered):
@@ -478,7 +492,7 @@ class Http:
             await asyncio.wait([connecting], timeout=CONNECT_S)
             if connecting.done():
                 return connecting.result()
-            raise CannotConnect(f"cannot connect to {self.address}: no answer within {CONNECT_S:g} s")
+            raise TimeoutError(f"no answer within {CONNECT_S:g} s")
         except BaseException:
             connecting.cancel()
             connecting.add_done_callback(_let_go)

@@ -2,9 +2,9 @@
 """Tests deploy/client with a real `seer serve`: methods, groups, streams, errors, lost connections. client_rollouts.py has
 rollouts, trainers.py the adapters.
 usage: client.py SEER_PROGRAM"""
-import array, asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, unittest
+import array, asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, unittest, unittest.mock
 
-from client_case import Refusing, ServedTest, Token, any_rollout, is_idle, wait_until
+from client_case import Proxy, Refusing, ServedTest, Token, any_rollout, is_idle, wait_until
 from served import LONG, MODEL, ROOT, Served
 from weights import read_tensors
 
@@ -524,6 +524,35 @@ class LostConnectionsTest(ServedTest):
         client, proxy = self.proxied(ends=[0] * 9, retries=2)
         self.assertSays(seer_client.ConnectionLost, "before it answered", lambda: client.generate([2, 3], sampling=SHORT))
         self.assertEqual(proxy.connections, 3)
+
+    def test_a_host_that_does_not_answer_is_tried_again(self):
+        silent = socket.create_server(("127.0.0.1", 0), backlog=0)
+        address = silent.getsockname()
+        waiting = []
+        with contextlib.ExitStack() as stack, unittest.mock.patch("seer_http.CONNECT_S", 0.2):
+            stack.enter_context(silent)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(100):  # those that are not accepted; then the next one is not answered
+                    waiting.append(stack.enter_context(socket.create_connection(address, timeout=0.2)))
+            self.assertLess(len(waiting), 100)
+            with Client(f"127.0.0.1:{address[1]}", retries=1) as client:
+                self.assertSays(seer_client.CannotConnect, "no answer within 0.2 s", client.health)
+            with Client(f"127.0.0.1:{address[1]}", retries=20) as client, concurrent.futures.ThreadPoolExecutor() as pool:
+                health = pool.submit(client.health)
+                with self.assertRaises(concurrent.futures.TimeoutError):
+                    health.result(timeout=0.5)
+                silent.close()
+                proxy = Proxy(self.served.port, listen_port=address[1])
+                self.addCleanup(proxy.close)
+                health.result(timeout=30)
+
+    def test_what_a_full_server_refuses_is_sent_again_if_it_asks_for_that(self):
+        for fields, connections in [(b"Retry-After: 1\r\n", 3), (b"", 1)]:
+            full = Refusing(503, {"error": {"message": "there is no room"}}, fields=fields)
+            self.addCleanup(full.close)
+            with self.subTest(fields), Client(full.address, retries=2) as client:
+                self.assertSays(seer_client.ServerFailed, "there is no room", lambda: client.generate([2, 3]))
+                self.assertEqual(full.connections, connections)
 
     def test_an_answer_that_breaks_off_is_an_error_and_not_asked_for_again(self):
         for end, sentence in [(10, "in the head of the answer"), (150, "in the middle of the answer")]:

@@ -67,10 +67,10 @@ class Proxy:
 class Refusing:
     """Answers each request with one refusal, as soon as what it has sent ends so, and ends the connection."""
 
-    def __init__(self, status, answer, after=b"\r\n\r\n"):
+    def __init__(self, status, answer, after=b"\r\n\r\n", fields=b""):
         body = json.dumps(answer).encode()
-        self.answer = b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
-        self.after, self.has_answered = after, threading.Event()
+        self.answer = b"HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n" % (status, fields, len(body)) + body
+        self.after, self.has_answered, self.connections = after, threading.Event(), 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.thread = threading.Thread(target=self.accept)
@@ -80,6 +80,7 @@ class Refusing:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
+                self.connections += 1
                 with client, contextlib.suppress(ConnectionError):
                     came = b""
                     while self.after not in came:

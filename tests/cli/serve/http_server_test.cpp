@@ -85,6 +85,7 @@ struct Serving {
       if (request.path == "/hold") {
         reply->on_gone([this] { ++gone; });
         held.push_back(std::move(reply));
+        rooms.push_back(std::move(request.room));
         return;
       }
       if (request.path == "/stream") {
@@ -115,11 +116,13 @@ struct Serving {
     server->post([this] {
       for (const auto& reply : held) reply->send(200, "released", "text/plain");
       held.clear();
+      rooms.clear();
     });
   }
 
   std::atomic<int> calls = 0, gone = 0, answered = 0;
   std::vector<std::shared_ptr<HttpReply>> held;  // on the server's thread
+  std::vector<std::shared_ptr<void>> rooms;      // of these, likewise
   std::unique_ptr<HttpServer> server;
 };
 
@@ -303,6 +306,20 @@ TEST_CASE("http server: bodies that would take too much memory together are read
   CHECK(second.read_to("parts").ends_with("POST /b parts"));
 }
 
+TEST_CASE("http server: a body takes room until whoever handles it lets that go") {
+  Serving serving({.bodies_bytes_max = 300'000});
+  const std::string body(200'000, 'b');
+  Client first(serving.port()), second(serving.port()), third(serving.port());
+  first.write(request("/hold", body));
+  REQUIRE(soon([&] { return serving.calls == 1; }));
+  second.write(request("/b", body));
+  third.write(request("/c", "small"));
+  CHECK(third.read_to("small").ends_with("small"));
+  CHECK(serving.calls == 2);
+  serving.release();
+  CHECK(second.read_to(body).ends_with(body));
+}
+
 TEST_CASE("http server: a body that finds no room in time is refused, and its client told to send it again") {
   Serving serving({.bodies_bytes_max = 300'000, .request_s = 1});
   const std::string body(200'000, 'b');
@@ -312,6 +329,7 @@ TEST_CASE("http server: a body that finds no room in time is refused, and its cl
   second.write("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\nExpect: 100-continue\r\n\r\n");
   const std::string refusal = second.read_to_close();
   CHECK(refusal.starts_with("HTTP/1.1 503 Service Unavailable\r\n"));
+  CHECK(refusal.find("\r\nRetry-After: 1\r\n") != std::string::npos);
   CHECK(refusal.find("there is no room for the body: those of other requests take all 300000 bytes; send it again") != std::string::npos);
   serving.release();
   CHECK(first.read_to(body).ends_with(body));
