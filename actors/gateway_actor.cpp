@@ -152,6 +152,7 @@ void GatewayActor::submit(GatewayRequest asked) {
 
 void GatewayActor::gather(const Piece& piece) {
   const GatewayRequest& request = *piece.request;
+  if (is_stale(request)) return give_stale(piece);
   const uint64_t content = content_of(request);
   const auto known = joinable.find(content);
   if (known != joinable.end() && may_join(waiting.at(known->second), request)) {
@@ -372,6 +373,10 @@ void GatewayActor::give_unstarted(const Piece& piece, FinishReason finish, std::
   give(piece, std::move(response));
 }
 
+void GatewayActor::give_stale(const Piece& piece) {
+  give_unstarted(piece, FinishReason::kError, cat("it is for weight version ", *piece.request->version, " alone, and version ", version, " runs"));
+}
+
 void GatewayActor::on_commits(RolloutCommits& commits) {
   for (CommittedTokens& part : commits.parts) {
     const auto run = running.find(part.request);
@@ -470,16 +475,21 @@ int64_t GatewayActor::end_requests(const RequestTest& is_meant, InFlight how) {
   return how == InFlight::kAbort ? count + end_waiting(is_meant) : count;
 }
 
-int64_t GatewayActor::end_waiting(const RequestTest& is_meant) {
+std::vector<GatewayActor::Piece> GatewayActor::take_waiting(const RequestTest& is_meant) {
   sweep();
-  std::vector<Piece> aborted;
+  std::vector<Piece> taken;
   for (auto& [id, group] : waiting) {
     const auto stays = [&](const Piece& piece) { return !is_meant(*piece.request); };
     const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), stays);
-    aborted.insert(aborted.end(), kept, group.pieces.end());
+    taken.insert(taken.end(), kept, group.pieces.end());
     group.pieces.erase(kept, group.pieces.end());
   }
   for (auto it = waiting.begin(); it != waiting.end();) it = it->second.pieces.empty() ? forget(it) : std::next(it);
+  return taken;
+}
+
+int64_t GatewayActor::end_waiting(const RequestTest& is_meant) {
+  const std::vector<Piece> aborted = take_waiting(is_meant);
   for (const Piece& piece : aborted) give_unstarted(piece, FinishReason::kAborted, {});
   return std::ssize(aborted);
 }
@@ -613,7 +623,7 @@ void GatewayActor::settle_update() {
   } else if (!update->changed.empty()) {
     run_with(what, update->order.name);
     if (fleet.weights_are) fleet.weights_are({what, std::move(update->changed)});
-  } else if (!update->silent.empty()) {
+  } else {  // a machine that said no, or nothing, may have them all the same
     late[what.version] = {.what = what, .name = update->order.name, .unchanged = std::move(update->asked), .changed = {}};
     if (late.size() > kLateMax) late.erase(late.begin());
   }
@@ -645,6 +655,7 @@ void GatewayActor::run_with(const NewWeights& now, const std::string& name) {
   ++totals.updates;
   late.erase(late.begin(), late.upper_bound(version));
   if (client.runs) client.runs(version, name);
+  for (const Piece& piece : take_waiting([this](const GatewayRequest& request) { return is_stale(request); })) give_stale(piece);
 }
 
 void GatewayActor::finish_update(Status status) {

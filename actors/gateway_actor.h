@@ -6,8 +6,9 @@
 //           within gather_us of the first. If they give the size of their group, the gateway waits up to group_wait_us for the
 //           rest. This changes how soon responses come, never what is in them.
 // WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed; it ends when its requests have ended
-//           as InFlight says. Requests that come meanwhile wait for the next rollout. Machines may change after their update was
-//           given up, and do not go back: once all that were asked have, their weights are used.
+//           as InFlight says. Requests that come meanwhile wait for the next rollout; those that are for one version alone fail once
+//           another runs. Machines may change after their update was given up, and do not go back: once all that were asked have,
+//           their weights are used.
 // SCHEDULE  When enough responses are open to show what the work is like, the fleet may choose a schedule for it. Those that are in
 //           no rollout yet wait for the choice, and all later rollouts follow it.
 // MEMORY    A rollout keeps figures of each of its responses. So it is closed after rollout_responses, and a new one is opened.
@@ -57,6 +58,7 @@ struct GatewayRequest {
   SamplingParams sampling;
   std::vector<uint64_t> seeds;      // one per response
   int32_t priority = 0;
+  std::optional<WeightVersion> version = {};  // it may run with these weights alone; none: with any
   TokensTo tokens_to = TokensTo::kNobody;
   std::vector<BegunResponse> begun = {};  // by response, or empty
   int64_t length_hint = 0;                // as in GroupSpec
@@ -273,6 +275,7 @@ struct GatewayActor {
   void close_idle_rollout();
   using RequestTest = std::function<bool(const GatewayRequest&)>;
   int64_t end_requests(const RequestTest& is_meant, InFlight how);
+  std::vector<Piece> take_waiting(const RequestTest& is_meant);
   int64_t end_waiting(const RequestTest& is_meant);
   void end_early(RequestId id, Running& run, InFlight how);
   void end_run(RequestId run);
@@ -294,6 +297,8 @@ struct GatewayActor {
   void start_anew_with(const ClusterWeights& now, const std::string& name);
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
+  bool is_stale(const GatewayRequest& request) const { return request.version.value_or(version) != version; }
+  void give_stale(const Piece& piece);
   void log_end(const Open& request) const;
 
   rt::self_ptr<GatewayActor> self;

@@ -75,12 +75,12 @@ void ServerNodeActor::on_look(const Result<ServerState>& found) {
   state = *found;
   if (parts.events.seen) parts.events.seen(config.node, state);
   if (weights_move()) return look_later("a trainer replaces its weights");
-  if (!first_weights) first_weights = state.weights;
+  if (!first_weights) first_weights = config.first_weights->note(state.weights);
   adopt_late();
   const std::string right = right_label();
   if (state.weights == right) return start_instance();
   if (target.version != WeightVersion{}) return give_weights(state);
-  look_later(cat("it has weights ", state.weights, " while it had ", right, " at first, and no update came through here"));
+  look_later(cat("it has weights ", state.weights, " while the servers had ", right, " at first, and no update came through here"));
 }
 
 /// Of the weights that the server should have. Empty: not known yet.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,21 @@
 #include "served/engine_server.h"
 
 namespace seer {
+
+/// What the first server that answered calls its weights: all servers need those until an update comes. Thread-safe.
+class FirstWeights {
+ public:
+  /// Returns them, where a server has these. Without a name they cannot be compared.
+  std::string note(const std::string& found) {
+    const std::lock_guard lock(mutex_);
+    if (name_.empty()) name_ = found;
+    return found.empty() ? found : name_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string name_;
+};
 
 struct ServerNodeConfig {
   NodeId node;
@@ -38,6 +54,7 @@ struct ServerNodeConfig {
   int64_t look_us = 200'000;
   int64_t look_us_max = 30'000'000;
   int64_t relook_us = 5'000'000;     // between two looks while the instance runs
+  std::shared_ptr<FirstWeights> first_weights = std::make_shared<FirstWeights>();  // of all servers
   std::shared_ptr<const std::atomic<uint64_t>> moving = {};  // the version of weights that a trainer replaces part by part; may be null
 };
 
@@ -97,7 +114,7 @@ struct ServerNodeActor {
   std::string stopped_why = "its instance was stopped";
   std::vector<InstanceSink> sinks;      // of the attached rollouts
   ServerState state;                    // as of the last look
-  std::optional<std::string> first_weights;  // the server's label when it first answered
+  std::optional<std::string> first_weights;  // that all servers need, known once this one has answered
   WeightVersion version;                // of the instance
   NewWeights target;                    // version 0: the first weights
   std::optional<UpdateWeights> update;  // the instance was asked, and has not answered

@@ -1,11 +1,18 @@
 #include "cli/cluster_access.h"
 
+#include <arpa/inet.h>
+
 #include <charconv>
 #include <filesystem>
 
 namespace seer {
 
-bool is_of_this_host(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
+bool is_of_this_host(const std::string& host) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
 
 std::string address_text(const std::string& host, uint16_t port) {
   return host.find(':') == std::string::npos ? cat(host, ":", port) : cat("[", host, "]:", port);

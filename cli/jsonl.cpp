@@ -17,9 +17,9 @@
 namespace seer {
 namespace {
 
-constexpr std::array<std::string_view, 19> kResponseFields{
+constexpr std::array<std::string_view, 20> kResponseFields{
     "seq",   "group",          "sample", "seed",       "prompt_ids",  "output_ids", "logprobs", "text",  "finish_reason",
-    "error", "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores", "score_error", "weight_version_name"};
+    "error", "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores", "score_error", "weight_version_name", "kept_ids"};
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 

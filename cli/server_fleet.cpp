@@ -101,6 +101,7 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
   node.rows_max = config_.router.rows;
   node.version = config_.version;
   node.target = target;
+  node.first_weights = first_weights_;
   node.moving = moving_;
   ServerNodeEvents events{.changed = [this](NodeId of, bool is_up, const std::string& why) { changed(of, is_up, why); },
                           .left = [this](NodeId of) { left_(of); },
@@ -122,7 +123,7 @@ void ServerFleet::drain(NodeId id) {
 
 void ServerFleet::forget(NodeId id) {
   const std::lock_guard lock(mutex_);
-  known_.erase(id);
+  if (const auto known = known_.extract(id)) http_.forget(known.mapped().link.address);
 }
 
 std::map<NodeId, KnownServer> ServerFleet::all() const {
@@ -167,7 +168,7 @@ Result<std::string> ServerFleet::weights_label() const {
   const std::lock_guard lock(mutex_);
   const KnownServer* first = nullptr;
   for (const auto& [id, server] : known_) {
-    if (!server.is_up || server.state.weights.empty()) continue;
+    if (server.state.weights.empty()) continue;
     if (first == nullptr) first = &server;
     if (server.state.weights != first->state.weights)
       return fail(Code::kInvalidArgument, "--engines: ", url_of(first->link.address), " has weights ", json_string(first->state.weights), ", and ",

@@ -80,7 +80,7 @@ class ServerFleet {
   std::vector<std::string> server_ids() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
   uint64_t weights() const;
-  /// What the servers that are up call their weights; empty: none says. Errors: two call them differently.
+  /// What the servers that have answered call their weights; empty: none says. Errors: two call them differently.
   Result<std::string> weights_label() const;
   /// What its steps cost, as learned so far; none: those of all servers together, as if they were alike. Errors: kUnavailable: too few
   /// tokens came yet.
@@ -94,6 +94,7 @@ class ServerFleet {
   const ServerFleetConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const EventLog log_;
+  const std::shared_ptr<FirstWeights> first_weights_ = std::make_shared<FirstWeights>();
   const std::shared_ptr<std::atomic<uint64_t>> moving_ = std::make_shared<std::atomic<uint64_t>>(0);
   std::string label_suffix() const { return cat("-", nonce_); }
   const uint64_t nonce_;  // so that no other process's requests and weights have the same names

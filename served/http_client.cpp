@@ -117,7 +117,10 @@ struct HttpClient::Loop {
       link->stream.expires_after(std::chrono::microseconds(times.connect_us));
       link->stream.async_connect(ends, [self = shared_from_this()](error_code error, const tcp::endpoint&) {
         if (self->is_over) return;
-        if (error) return self->fail_with(cat("it cannot be reached: ", error.message()));
+        if (error) {
+          self->loop.idle.erase(url_of(self->to));
+          return self->fail_with(cat("it cannot be reached: ", error.message()));
+        }
         self->link->stream.socket().set_option(tcp::no_delay(true), error);
         self->link->secure ? self->shake_hands() : self->send();
       });
@@ -294,6 +297,10 @@ void HttpClient::ask(const HttpAddress& to, HttpAsk what, HttpTimes times, std::
            if (!status.ok()) *answer = {0, status.error().detail};
            then(std::move(*answer));
          }});
+}
+
+void HttpClient::forget(const HttpAddress& to) {
+  post([this, url = url_of(to)] { loop_->idle.erase(url); });
 }
 
 void HttpClient::post(std::function<void()> f) { asio::post(loop_->context, std::move(f)); }

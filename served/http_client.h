@@ -57,6 +57,8 @@ class HttpClient {
   void cancel(CallId call);
   /// Collects the answer, at most kAskedBytesMax of its body. `then` gets status 0 where none came.
   void ask(const HttpAddress& to, HttpAsk ask, HttpTimes times, std::function<void(HttpAnswer)> then);
+  /// Closes the connections to it that no call uses.
+  void forget(const HttpAddress& to);
   /// Runs f on the client's thread.
   void post(std::function<void()> f);
 

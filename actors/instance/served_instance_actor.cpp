@@ -106,7 +106,7 @@ void ServedInstanceActor::on_work_ready() {
 
 /// No chunk came for some streams in time.
 void ServedInstanceActor::close_waited() {
-  if (streams.close_waited(rt::now_us(self))) run_held();
+  for (size_t closed = streams.close_waited(rt::now_us(self)); closed > 0; --closed) run_held();
   after_work();
 }
 

@@ -112,7 +112,7 @@ void ServedStreams::close_waiting(RolloutId rollout) {
   close_where([&](const ServedStream& stream) { return stream.waits && stream.request.group.rollout == rollout; });
 }
 
-bool ServedStreams::close_waited(int64_t now_us) {
+size_t ServedStreams::close_waited(int64_t now_us) {
   return close_where([&](const ServedStream& stream) { return stream.waits && stream.until_us <= now_us; });
 }
 
@@ -121,12 +121,12 @@ size_t ServedStreams::waiting() const {
 }
 
 template <class Which>
-bool ServedStreams::close_where(Which&& which) {
+size_t ServedStreams::close_where(Which&& which) {
   std::vector<uint64_t> closing;
   for (const auto& [number, stream] : streams_)
     if (which(stream)) closing.push_back(number);
   for (const uint64_t number : closing) close(number);
-  return !closing.empty();
+  return closing.size();
 }
 
 }  // namespace seer

@@ -67,7 +67,7 @@ class ServedStreams {
   void close_all_waiting();
   void close_oldest_waiting();
   void close_waiting(RolloutId rollout);
-  bool close_waited(int64_t now_us);  // returns whether there were any
+  size_t close_waited(int64_t now_us);  // returns how many
 
   uint64_t last_number() const { return last_number_; }
   size_t size() const { return streams_.size(); }
@@ -75,7 +75,7 @@ class ServedStreams {
 
  private:
   template <class Which>
-  bool close_where(Which&& which);
+  size_t close_where(Which&& which);
 
   const std::shared_ptr<EngineServer> server_;
   std::map<uint64_t, ServedStream> streams_;  // by number

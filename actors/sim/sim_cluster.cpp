@@ -223,11 +223,12 @@ int64_t SimCluster::moved_blocks() {
   return blocks;
 }
 
-OutputTokens SimCluster::answer(const GroupSpec& group, uint32_t sample) const {
+OutputTokens SimCluster::answer(const GroupSpec& group, uint32_t sample, WeightVersion version) const {
   const uint64_t seed = group.seeds[sample];
   const Shape& shape = shapes.at(seed);
   OutputTokens a;
-  PrefixHash prefix = extend_prefix({}, group.prompt_ids);
+  const PrefixHash root = version == WeightVersion{1} ? PrefixHash{} : SimEngine::root_of(version);
+  PrefixHash prefix = extend_prefix(root, group.prompt_ids);
   for (int64_t i = 0; i < shape.output_tokens; ++i) {
     a.ids.push_back(token(seed, shape.prompt_tokens + i));
     a.logprobs.push_back(-1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f);

@@ -117,9 +117,9 @@ struct SimCluster {
   /// Blocks that moved to other nodes for lack of room.
   int64_t moved_blocks();
 
-  /// The right answer to one request, whatever happens.
+  /// The right answer to one request, whatever happens. Engines begin with version 1.
   OutputTokens answer(RequestId id) const { return answer(groups[id.group.index], id.sample); }
-  OutputTokens answer(const GroupSpec& group, uint32_t sample) const;
+  OutputTokens answer(const GroupSpec& group, uint32_t sample, WeightVersion version = WeightVersion{1}) const;
 
   /// Checks that every request was answered exactly once, with the right tokens and log-probabilities. Errors: kUnavailable,
   /// kCorrupt, with a sentence.

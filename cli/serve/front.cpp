@@ -55,9 +55,9 @@ Result<WeightLabel> read_weight_label(const char* field, const std::string& text
               kLabelBytesMax, " bytes");
 }
 
-Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion runs) {
+Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion last_used) {
   SEER_ASSIGN_OR_RETURN(WeightLabel label, read_weight_label(field, text));
-  return label.number && *label.number <= runs ? read_weight_name(field, text) : label;
+  return label.number && *label.number <= last_used ? read_weight_name(field, text) : label;
 }
 
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others) {
@@ -188,6 +188,8 @@ std::string Front::version_label(WeightVersion version) const {
 }
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then) {
+  if (label.number && *label.number > version_ && *label.number <= last_used())
+    return then({fail(Code::kInvalidArgument, "weight version ", *label.number, ": an update that failed had it, so expected one above ", last_used())});
   ++updates_;
   weights.version = label.number.value_or(next_version());
   last_asked_ = std::max(last_asked_, weights.version);

@@ -71,8 +71,8 @@ Result<WeightLabel> read_weight_label(const char* field, const std::string& text
 /// A name, even if it is a number.
 Result<WeightLabel> read_weight_name(const char* field, const std::string& text);
 /// Text that a trainer gives as SGLang takes it: any label. One may count from a number that is over here, as slime does from 1: then the
-/// number is a name. `runs`: the version that runs.
-Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion runs);
+/// number is a name. `last_used`: that of Front.
+Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion last_used);
 /// What `mode` says of requests that are not over: one of these names, or "abort", the default.
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
 inline constexpr const char* kUpdateIsUnderWay = "another update of the weights is under way";  // 409
@@ -90,12 +90,14 @@ class Front {
   /// Has `read` make something of the body of a request, on another thread if it is long: reading it may take seconds. `then` gets
   /// that on the server's thread. REQUIRES: read() uses nothing that changes.
   template <class Read, class Then>
-  void read_body(std::string body, Read read, Then then) {
+  void read_body(HttpRequest& request, Read read, Then then) {
+    std::string body = std::move(request.body);
     if (body.size() <= kShortBodyBytes) return then(read(body));
     ++calls_;
-    server_.put_aside([this, body = std::move(body), read = std::move(read), then = std::move(then)]() mutable {
+    server_.put_aside([this, body = std::move(body), room = std::move(request.room), read = std::move(read), then = std::move(then)]() mutable {
       const auto made = std::make_shared<decltype(read(body))>(read(body));
       body = {};
+      room.reset();
       server_.post([this, then = std::move(then), made] {
         --calls_;
         then(std::move(*made));
@@ -128,6 +130,11 @@ class Front {
   WeightVersion version() const { return version_; }
   /// The version that weights without a number get. A machine may have the weights of an update that failed: the next ones do not get their number.
   WeightVersion next_version() const { return WeightVersion{std::max(version_, last_asked_).value + 1}; }
+  /// The last version whose number new weights cannot have.
+  WeightVersion last_used() const { return asks_once_ ? std::max(version_, last_asked_) : version_; }
+  /// From now on a number is used once an update asked for it: servers of others know weights by it, and one may have taken those of an
+  /// update that failed.
+  void ask_once() { asks_once_ = true; }
   /// The name that a client gave a version; empty: none.
   std::string version_name(WeightVersion version) const;
   /// What clients call a version: that name, else its number.
@@ -176,6 +183,7 @@ class Front {
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   WeightVersion last_asked_;
+  bool asks_once_ = false;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0;
   std::atomic<uint64_t> last_seed_ = 0, last_rid_ = 0;

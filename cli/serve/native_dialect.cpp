@@ -305,7 +305,7 @@ void NativeDialect::create(HttpRequest& request, const Reply& reply) {
   const Result<StreamOptions> options = read_stream_options(request);
   if (!options.ok()) return refuse(reply, options.error());
   front_.read_body(
-      std::move(request.body),
+      request,
       [most = rollouts_.limits().responses_max, &model = front_.model(), chat = chat_](const std::string& body) {
         return read_new_rollout(body, most, model, chat.get());
       },
@@ -377,7 +377,7 @@ void NativeDialect::add(HttpRequest& request, const std::string& id, const Reply
   if (!first.ok()) return refuse(reply, first.error());
   GroupReader reader({.samples = head->samples, .sampling = head->sampling}, rollouts_.limits().responses_max, front_.model(), chat_.get());
   front_.read_body(
-      std::move(request.body),
+      request,
       [reader = std::move(reader), chat = chat_](const std::string& body) mutable -> Result<GroupReader> {
         SEER_RETURN_IF_ERROR(reader.take_lines({.rest = body}));
         return std::move(reader);
@@ -545,6 +545,7 @@ void NativeDialect::begin_groups(std::vector<ServedWork> work, WeightVersion ver
                            .sampling = spec.sampling,
                            .seeds = {},
                            .priority = head.priority,
+                           .version = head.expected_label.empty() ? std::nullopt : std::optional(front_.version()),
                            .tokens_to = rollouts_.has_journal() ? TokensTo::kJournal : TokensTo::kNobody,
                            .length_hint = spec.length_hint};
     for (const uint32_t sample : group.samples) request.seeds.push_back(spec.seeds[sample]);

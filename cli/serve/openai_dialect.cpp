@@ -387,7 +387,7 @@ void OpenaiDialect::models(const HttpRequest& request, const Reply& reply) {
 void OpenaiDialect::complete(HttpRequest& request, bool is_chat, const Reply& reply) {
   const std::string id = cat(is_chat ? "chatcmpl-" : "cmpl-", ++last_id_);
   front_.read_body(
-      std::move(request.body), [is_chat, &front = front_, chat = chat_](const std::string& body) { return parse(body, is_chat, front, chat.get()); },
+      request, [is_chat, &front = front_, chat = chat_](const std::string& body) { return parse(body, is_chat, front, chat.get()); },
       [id, &front = front_, reply](Result<Asked> asked) { run(front, id, std::move(asked), reply); });
 }
 

@@ -134,7 +134,7 @@ Status RouterDialect::note_version(const GroupCall& call) {
   const std::string given = version_of(call);
   const bool is_first = !new_label_ || *new_label_->number < front_.next_version();
   if (given.empty() && !is_first) return {};
-  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_trainer_label("weight_version", given, front_.version()));
+  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_trainer_label("weight_version", given, front_.last_used()));
   if (!label.number) label.number = front_.next_version();
   new_label_ = std::move(label);
   return {};

@@ -206,6 +206,7 @@ Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
                .ranks = [to = machines->servers()] { return to == nullptr ? 1 : ranks_in_group(*to); },
                .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
+  if (machines->servers() != nullptr) front.ask_once();
   StatusPage status_page(*server, front, rollouts, log);
   SglangDialect sglang(front, options.tls_cert.empty() ? "http" : "https");
   std::optional<RouterDialect> router;

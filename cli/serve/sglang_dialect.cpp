@@ -278,7 +278,7 @@ struct DiskUpdate {
   InFlight in_flight = InFlight::kFinish;
 };
 
-Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion running) {
+Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion last_used) {
   const auto wrong = [](const auto&... what) { return fail(Code::kInvalidArgument, what...); };
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(text));
   if (given_field(body, "version") != nullptr) return wrong("version is unknown: expected weight_version");
@@ -290,7 +290,7 @@ Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion runni
     return wrong("model_path has ", folder.size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0");
   const Json* const given = given_field(body, "weight_version");  // a number counts as those here do
   const bool is_of_trainer = given != nullptr && given->is_string();
-  SEER_ASSIGN_OR_RETURN(const WeightLabel label, is_of_trainer ? read_trainer_label("weight_version", version, running)
+  SEER_ASSIGN_OR_RETURN(const WeightLabel label, is_of_trainer ? read_trainer_label("weight_version", version, last_used)
                                                                : read_weight_label("weight_version", version));
   SEER_ASSIGN_OR_RETURN(InFlight in_flight, read_update_mode(mode));
   SEER_ASSIGN_OR_RETURN(const bool aborts, boolean_field(body, "abort_all_requests", in_flight == InFlight::kAbort));
@@ -325,7 +325,7 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
 
 void SglangDialect::generate(HttpRequest& request, const Reply& reply) {
   front_.read_body(
-      std::move(request.body), [&front = front_](const std::string& body) { return parse_generate(body, front); },
+      request, [&front = front_](const std::string& body) { return parse_generate(body, front); },
       [&front = front_, reply](Result<Generate> parsed) { run(front, std::move(parsed), reply); });
 }
 
@@ -423,7 +423,7 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   const auto answer = [reply](int status, const std::string& message) {
     reply->send(status, json_text({{"success", status == 200}, {"message", message}, {"num_paused_requests", 0}}));
   };
-  const Result<DiskUpdate> update = read_disk_update(request.body, front_.version());
+  const Result<DiskUpdate> update = read_disk_update(request.body, front_.last_used());
   if (!update.ok()) return answer(400, update.error().detail);
   if (front_.is_updating()) return answer(409, kUpdateIsUnderWay);
   front_.update_weights({.version = {}, .folder = update->folder}, update->in_flight, update->label, [this, answer](const WeightsDone& done) {

@@ -315,7 +315,7 @@ void SimEngine::stage(const StageWeights& weights) {
 WeightResult SimEngine::run(const SwitchWeights& weights) {
   SEER_CHECK(staged_, weights.id);
   version_ = *std::exchange(staged_, std::nullopt);
-  root_ = PrefixHash{mix64(version_.value), mix64(version_.value + 1)};
+  root_ = root_of(version_);
   return {weights.id, {}, version_, kv_hash_of(version_)};
 }
 

@@ -47,6 +47,8 @@ class SimEngine final : public Engine, private StepRun {
  public:
   /// Runs `work` after `delay_ns` of virtual time.
   using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
+  /// The empty prefix once these weights have come; {} before. Log-probabilities are made of the prefix.
+  static PrefixHash root_of(WeightVersion version) { return {mix64(version.value), mix64(version.value + 1)}; }
   /// The tokens sampled from `position` on of the response with this seed. Log-probabilities are not the oracle's.
   using Oracle = std::function<void(uint64_t seed, int64_t position, std::span<SampledToken> sampled)>;
   /// now_ns: virtual time. fired_ns: the time up to which all timers of this engine have fired; it is a nanosecond before now
@@ -106,7 +108,7 @@ class SimEngine final : public Engine, private StepRun {
   WeightVersion version_;                       // in use; info() has it once its WeightResult was taken
   uint64_t first_kv_hash_;                      // of the weights that it began with
   std::optional<WeightVersion> staged_;
-  PrefixHash root_;                             // the empty prefix; differs with each version
+  PrefixHash root_;                             // the empty prefix
   bool busy_ = false;
   int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 

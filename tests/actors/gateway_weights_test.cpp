@@ -52,6 +52,40 @@ TEST_CASE("gateway: at new weights, running requests are aborted, start again or
   }
 }
 
+TEST_CASE("gateway: a request for one weight version gets no token of another, whenever it comes and whatever becomes of it") {
+  constexpr const char* kSays = "it is for weight version 1 alone, and version 2 runs";
+  GatewayRequest first;
+  first.version = WeightVersion{1};
+  for (const InFlight in_flight : {InFlight::kAbort, InFlight::kRedo, InFlight::kFinish}) {
+    CAPTURE(static_cast<int>(in_flight));
+    Bench b({.length_max = 200});
+    const Ticket runs = b.ask(0, 0, 4, first), any = b.ask(1, 0, 4);
+    b.run_for(100'000);
+    b.tell([in_flight](GatewayActor& gateway) { gateway.update_weights({{WeightVersion{2}, "weights"}, "", in_flight, [](Status) {}}); });
+    const Ticket during = b.ask(2, 0, 4, first);
+    b.finish();
+    const Ticket after = b.ask(2, 0, 4, first);
+    GatewayRequest second;
+    second.version = WeightVersion{2};
+    const Ticket right = b.ask(3, 0, 4, second);
+    b.finish();
+    CHECK(b.responses.at(any).size() == 4);
+    const FinishReason expected = in_flight == InFlight::kRedo ? FinishReason::kError : in_flight == InFlight::kAbort ? FinishReason::kAborted : FinishReason::kStop;
+    CHECK(std::ranges::any_of(b.responses.at(runs), [&](const auto& r) { return r.second.finish == expected; }));
+    for (const auto& [sample, response] : b.responses.at(runs)) {
+      CHECK((response.finish == expected || response.finish == FinishReason::kStop));  // some may have ended before
+      if (response.finish == FinishReason::kError)
+        CHECK(response.error == kSays);
+      else
+        CHECK(response.version == WeightVersion{1});
+    }
+    for (const Ticket late : {during, after})
+      for (const auto& [sample, response] : b.responses.at(late)) CHECK((response.error == kSays && response.output.empty()));
+    for (const auto& [sample, response] : b.responses.at(right)) CHECK((response.finish == FinishReason::kStop && response.version == WeightVersion{2}));
+    CHECK(b.state().open.empty());
+  }
+}
+
 TEST_CASE("gateway: an update waits for no machine that is lost, or silent for too long, and says which") {
   for (const bool is_lost : {true, false}) {
     CAPTURE(is_lost);
@@ -179,6 +213,27 @@ TEST_CASE("gateway: weights of an update that was given up are used once all mac
   CHECK(b.runs == std::vector{WeightVersion{2}});
   CHECK(b.names == std::vector<std::string>{"step-2"});
   b.check_exact();
+}
+
+TEST_CASE("gateway: a machine that answers an update with an error and turns out to have changed is used with what it has") {
+  Bench b({.nodes = 1});
+  std::optional<Status> status;
+  b.are_lazy = true;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.run_for(1'000);
+  rt::post(b.handle, WeightsUpdated{NodeId{0}, WeightVersion{2}, "its answer was lost", 0});
+  b.run_for(1'000'000);
+  REQUIRE(status.has_value());
+  CHECK(status->error().detail == "its answer was lost");
+  CHECK(b.runs.empty());
+  b.start_late();
+  b.run_for(1'000'000);
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+  b.ask(0, 0, 4);
+  b.finish();
+  for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
 }
 
 TEST_CASE("gateway: a machine that was lost during an update and comes back changed is used with what it has") {

@@ -298,6 +298,18 @@ class NativeTest(ServedCase):
         status, answer = served.call("POST", PATH, body)
         self.assertEqual((status, answer["error"]["message"]), (409, "body:1: expect_weight_version is 1, and version 2 runs"))
 
+    def test_a_rollout_that_expects_weights_is_not_started_again_with_others(self):
+        served = Served()
+        self.addCleanup(served.stop)
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "any"}, prompts)) as free, \
+             Stream(served, "POST", PATH, body_of({"rollout_id": "first", "expect_weight_version": "1"}, prompts)) as bound:
+            bound.line()
+            served.post("/update_weights_from_disk", {"model_path": MODEL, "mode": "retract"})
+            self.assertEqual([(r["finish_reason"], r["output_ids"], r["error"]) for r in bound.rest()[:-1]],
+                             [("error", [], "it is for weight version 1 alone, and version 2 runs")] * 2)
+            self.assertEqual([(r["weight_version"], len(r["output_ids"])) for r in free.rest()[1:-1]], [(2, 1500)] * 2)
+
     def test_what_is_wrong_of_a_rollout_that_is_there_is_said_too(self):
         self.served.call("DELETE", f"{PATH}/there")
         whole(self.served, "POST", PATH, body_of({"rollout_id": "there", "defaults": {"n": 1, "max_tokens": 2}}, ['{"id": "a", "prompt_ids": [2]}']))

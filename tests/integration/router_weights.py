@@ -136,6 +136,28 @@ class SglangTest(GroupTest):
         self.post("/continue_generation")
         self.assertEqual(self.answers(), ("1", 3))
 
+    def test_the_number_of_an_update_that_failed_is_not_used_again(self):
+        self.start([1])
+        update = {"model_path": MODEL, "weight_version": "2"}
+        self.servers[0].fails.add("/update_weights_from_disk")
+        self.post("/update_weights_from_disk", update, 400)
+        self.servers[0].fails.clear()
+        self.refused("/update_weights_from_disk", {**update, "weight_version": 2}, "weight version 2: an update that failed had it, so expected one above 2")
+        self.post("/update_weights_from_disk", update)
+        self.label("3")
+        self.assertEqual(self.answers(), ("2", 3))
+
+    def test_a_server_with_other_weights_than_the_first_one_is_out(self):
+        servers = [RecordedServer(self.kind, 1, weights=name) for name in ("step-4", "step-8")]
+        for server in servers:
+            self.addCleanup(server.stop)
+        router = Router([(self.kind, server) for server in servers])
+        self.addCleanup(router.stop)
+        router.wait_for(lambda: any(worker.get("error") for worker in router.workers()))
+        self.assertEqual(router.up(), 1)
+        self.assertRegex(str([worker.get("error") for worker in router.workers()]),
+                         "it has weights step-[48] while the servers had step-[48] at first, and no update came through here")
+
     def test_a_server_outside_of_the_group_is_out_until_it_has_the_weights(self):
         for label, version in (("4", 4), ("1", 2)):  # the second is a name
             with self.subTest(label=label):
@@ -226,7 +248,7 @@ class VllmTest(GroupTest):
         self.servers[0].fails.add("/collective_rpc")
         self.post("/update_weights_from_disk", {"model_path": MODEL}, 400)
         self.assertEqual([path for path, _ in self.servers[0].calls], ["/pause?mode=abort", "/update_weight_version", "/collective_rpc", "/resume"])
-        self.router.wait_for(lambda: "is being loaded while it had default at first" in str(self.router.workers()[0]["error"]))
+        self.router.wait_for(lambda: "is being loaded while the servers had default at first" in str(self.router.workers()[0]["error"]))
         self.servers[0].label("default")
         self.router.wait_for(lambda: self.router.up() == 1)
         self.servers[0].fails.clear()
@@ -240,7 +262,7 @@ class VllmTest(GroupTest):
         self.router.wait_for(lambda: self.router.up() == 0)
         again = RecordedServer(self.kind, 1, weights="base", port=self.servers[0].port)
         self.addCleanup(again.stop)
-        self.router.wait_for(lambda: "it has weights base while it had default at first" in str(self.router.workers()[0]["error"]))
+        self.router.wait_for(lambda: "it has weights base while the servers had default at first" in str(self.router.workers()[0]["error"]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,222 @@
+// Random runs of a gateway, by seed: requests of all kinds, new weights, pauses, aborts and crashes at any moment, before simulated
+// machines with little memory. Each response is given once, is right, and is made by weights that its request allows; nothing is left
+// in the gateway or on the machines.
+//
+// A failure names its seed. SEER_GATEWAY_FIRST_SEED=<seed> and SEER_GATEWAY_SEEDS=<count> run other seeds than the usual ones.
+#include <random>
+
+#include "actors/gateway_bench.h"
+#include "protocols/number_from_environment.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr uint64_t kSeeds = 400;
+constexpr int kActs = 40;
+constexpr int64_t kGapUsMax = 25'000;  // about what four steps take
+
+/// How often each thing happened, of all seeds.
+struct Happened {
+  int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, rollouts = 0;
+};
+
+class Storm {
+ public:
+  explicit Storm(uint64_t seed)
+      : rng_(seed * 0x9e3779b97f4a7c15ull),
+        tokens_to_(seed % 2 == 0 ? TokensTo::kClient : TokensTo::kJournal),
+        bench_(cluster(seed), config(), choose()) {}
+
+  void run(Happened& all) {
+    bench_.run_for(1'000);
+    for (int i = 0; i < kActs; ++i) {
+      act();
+      bench_.run_for(from(0, kGapUsMax));
+    }
+    bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
+    bench_.finish();
+    check(all);
+    bench_.tell([](GatewayActor& gateway) { CHECK(gateway.flush().ok()); });  // ends the last rollout
+    bench_.run_for(60'000'000);
+    const Status drained = bench_.cluster.drained();
+    CHECK_MESSAGE(drained.ok(), drained.error().detail);
+  }
+
+ private:
+  struct Asked {
+    uint32_t responses = 0;
+    GatewayRequest request;
+    WeightVersion version;  // that ran when it came
+    bool is_cancelled = false;
+    int64_t came = 0;       // in the order of acts
+  };
+
+  SimClusterOptions cluster(uint64_t seed) {
+    SimClusterOptions o;
+    o.seed = seed;
+    const auto policies = chunk_policy_names([](const SchedulingPolicy& policy) { return !policy.needs_lengths; });
+    o.scheduler.policy = policies[rng_() % policies.size()];
+    o.scheduler.chunk_tokens = chance(20) ? 0 : from(1, 50);
+    o.instances = static_cast<uint32_t>(from(1, 3));
+    o.nodes = chance(50) ? 1 : static_cast<uint32_t>(from(1, o.instances));
+    o.groups = 8;
+    o.length_max = 60;
+    o.rows_max = static_cast<int32_t>(from(2, 12));
+    o.device_blocks = static_cast<int32_t>(from(20, 60));
+    o.dram_blocks = chance(20) ? 0 : from(20, 300);
+    o.draft_tokens_max = chance(50) ? from(1, 5) : 0;
+    o.draft_from_group = true;  // the other drafts know the requests of the cluster's own rollout alone
+    o.alike_share = 0.9;
+    o.remake_us = chance(50) ? from(1, 50'000) : 0;
+    return o;
+  }
+  GatewayConfig config() { return {.group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8}; }
+  GatewayBench::ChooseSchedule choose() {
+    if (chance(70)) return {};
+    return [this](std::vector<GroupSpec>, std::function<void(GatewaySchedule)> then) {
+      bench_.cluster.world.after(from(1, 20'000), [then = std::move(then)] { then({.scheduler = {.policy = "seer", .chunk_tokens = 20}, .why = "so"}); });
+    };
+  }
+
+  void act() {
+    ++acts_;
+    switch (from(0, 19)) {
+      case 0: case 1: return update();
+      case 2: return pause();
+      case 3: case 4: return bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
+      case 5: return abort();
+      case 6: return cancel();
+      case 7: return crash();
+      case 8: return bench_.tell([](GatewayActor& gateway) { (void)gateway.flush(); });
+      default: return ask();
+    }
+  }
+
+  void ask() {
+    GatewayRequest request;
+    request.rid = chance(50) ? "a" : "ab";
+    request.tokens_to = chance(50) ? tokens_to_ : TokensTo::kNobody;
+    request.priority = static_cast<int32_t>(from(0, 1));
+    if (chance(30)) request.version = WeightVersion{static_cast<uint64_t>(from(1, static_cast<int64_t>(orders_) + 1))};
+    if (chance(30)) request.group = "named", request.group_size = static_cast<uint32_t>(from(1, 6));
+    const auto first = static_cast<uint32_t>(from(0, 3)), end = static_cast<uint32_t>(from(first + 1, 4));
+    const Ticket ticket = bench_.ask(static_cast<uint32_t>(from(0, 7)), first, end, request);
+    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.state().version, .came = acts_};
+  }
+  void update() {
+    const WeightVersion next{++orders_ + 1};
+    const InFlight how = in_flight();
+    bench_.tell([this, next, how](GatewayActor& gateway) {
+      gateway.update_weights({.what = {next, "weights"}, .in_flight = how, .done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; }});
+    });
+  }
+  void pause() {
+    const InFlight how = in_flight();
+    bench_.tell([this, how](GatewayActor& gateway) { gateway.pause(how, [this] { ++idle_; }); });
+    ++pauses_;
+  }
+  void abort() {
+    aborts_ = restarts_ = acts_;
+    const std::string rid = chance(30) ? "" : chance(50) ? "a" : "ab";
+    bench_.tell([rid](GatewayActor& gateway) { gateway.abort(rid); });
+  }
+  void cancel() {
+    if (asked_.empty()) return;
+    const auto at = std::next(asked_.begin(), from(0, std::ssize(asked_) - 1));
+    at->second.is_cancelled = true;
+    bench_.tell([ticket = at->first](GatewayActor& gateway) { gateway.cancel(ticket); });
+  }
+  void crash() {
+    const auto instance = static_cast<uint32_t>(from(0, bench_.cluster.options.instances - 1));
+    if (bench_.cluster.options.dram_blocks > 0 && chance(30))
+      bench_.cluster.kill_kv_node(instance % bench_.cluster.options.nodes);
+    else
+      bench_.cluster.kill_instance(InstanceId{instance});
+    ++crashes_;
+  }
+
+  void check(Happened& all) {
+    for (const auto& [ticket, asked] : asked_) {
+      CAPTURE(ticket);
+      const auto& given = bench_.responses[ticket];
+      CHECK((given.size() == asked.responses || asked.is_cancelled));
+      all.cancelled += asked.responses - static_cast<int64_t>(given.size());
+      for (const auto& [sample, response] : given) check(ticket, asked, sample, response, all);
+    }
+    const GatewayActor& state = bench_.state();
+    CHECK(state.open.empty());
+    CHECK(state.waiting.empty());
+    CHECK(state.running.empty());
+    CHECK(state.pieces_open == 0);
+    CHECK(answered_ == orders_);
+    CHECK(idle_ == pauses_);
+    if (tokens_to_ == TokensTo::kClient) CHECK(bench_.restarts == 0);
+    all.restarts += bench_.restarts;
+    all.updates += updated_;
+    all.crashes += crashes_;
+    all.rollouts += state.last_rollout.value;
+  }
+  void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) const {
+    CAPTURE(sample);
+    if (response.finish == FinishReason::kError) {
+      ++all.stale;
+      CHECK(response.output.empty());
+      CHECK_MESSAGE(response.error.starts_with("it is for weight version "), response.error);
+      CHECK(asked.request.version.has_value());
+      return;
+    }
+    CHECK(response.version >= asked.version);
+    if (!response.output.empty()) CHECK(response.version == asked.request.version.value_or(response.version));
+    const OutputTokens right = bench_.right_of(ticket, sample, response.version);
+    const auto size = response.output.ids.size();
+    REQUIRE(size <= right.ids.size());
+    CHECK(std::equal(response.output.ids.begin(), response.output.ids.end(), right.ids.begin()));
+    CHECK(std::equal(response.output.logprobs.begin(), response.output.logprobs.end(), right.logprobs.begin()));
+    if (response.finish == FinishReason::kAborted) {
+      ++all.aborted;
+      CHECK((asked.request.tokens_to == TokensTo::kClient ? restarts_ : aborts_) >= asked.came);
+    } else {
+      ++all.whole;
+      CHECK(size == right.ids.size());
+    }
+    if (asked.request.tokens_to == TokensTo::kNobody || asked.is_cancelled) return;
+    // A journal may have heard tokens of a request that was to start anew, and was aborted before it did.
+    if (asked.request.tokens_to == TokensTo::kJournal && response.output.empty()) return;
+    const auto told = bench_.streamed.find({ticket, sample});
+    CHECK((told == bench_.streamed.end() ? std::vector<int32_t>() : told->second) == response.output.ids);
+  }
+
+  InFlight in_flight() {
+    const auto how = static_cast<InFlight>(from(0, 2));
+    if (how == InFlight::kAbort) aborts_ = acts_;
+    if (how != InFlight::kFinish) restarts_ = acts_;
+    return how;
+  }
+  bool chance(uint64_t percent) { return rng_() % 100 < percent; }
+  int64_t from(int64_t least, int64_t most) { return least + static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - least + 1)); }
+
+  std::mt19937_64 rng_;
+  const TokensTo tokens_to_;
+  GatewayBench bench_;
+  std::map<Ticket, Asked> asked_;
+  uint64_t orders_ = 0, answered_ = 0;
+  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0;
+  int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
+};
+
+}  // namespace
+
+TEST_CASE("gateway: whatever comes when, each response is given once, is right, and has weights that its request allows") {
+  const uint64_t first = number_from_environment("SEER_GATEWAY_FIRST_SEED").value_or(1);
+  const uint64_t count = number_from_environment("SEER_GATEWAY_SEEDS").value_or(kSeeds);
+  Happened all;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    INFO("again: SEER_GATEWAY_FIRST_SEED=", seed, " SEER_GATEWAY_SEEDS=1 build/release/bin/seer_sim_tests -tc='gateway: whatever*'");
+    Storm(seed).run(all);
+  }
+  MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled, " cancelled, ",
+          all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.rollouts, " rollouts");
+  if (count < kSeeds) return;
+  for (const int64_t kind : {all.whole, all.aborted, all.stale, all.cancelled, all.restarts, all.updates, all.crashes}) CHECK(kind > 0);
+}
