@@ -22,7 +22,8 @@ SEER_INLINE int64_t half_tile_bytes(const KvView& kv, int32_t padded) {
 }
 
 // The cache's type, and where KV is prefetched to: on AMD's cores into the L2 cache, since the L1 cache has too few lines on
-// their way. Decode with 64 sequences at a context of 2 000 on one core of a Zen 4: AVX2 1.2 times as fast, AVX-512 1.3.
+// their way. Decode with 64 sequences at a context of 2 000 on one core of a Zen 4: AVX2 1.2 times as fast, AVX-512 1.3; on one of a
+// Zen 5: AVX2 1.05, but AVX-512 0.93.
 template <bool bf16, bool into_l2>
 struct KvKind {
   static constexpr bool kBf16 = bf16;
@@ -414,7 +415,7 @@ SEER_INLINE void attend_kind(const AttentionTask& task) {
 }
 
 void attention(const AttentionTask& task) {
-  if (runs_on_amd())
+  if (core_kind == CoreKind::kZen4 || (core_kind == CoreKind::kZen5 && !Lanes::kZen5KvIntoL1))
     attend_kind<true>(task);
   else
     attend_kind<false>(task);

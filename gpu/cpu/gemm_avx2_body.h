@@ -265,7 +265,7 @@ __attribute__((noinline)) void tile(const float* x, int64_t x_stride, Ahead ahea
 constexpr int32_t kTileRowsMax = 6;  // of a single tile
 constexpr int32_t kChunkBlocksMax = 8;  // of half a panel: 16 KiB of floats, half of the usual first-level cache of 32 KiB
 /// Measured: Zen 4 is faster with a quarter of that cache.
-SEER_INLINE int32_t chunk_blocks() { return runs_on_amd() ? kChunkBlocksMax / 2 : kChunkBlocksMax; }
+SEER_INLINE int32_t chunk_blocks() { return core_kind == CoreKind::kZen4 ? kChunkBlocksMax / 2 : kChunkBlocksMax; }
 static_assert(kChunkBlocksMax / 2 % kGroupBlocks == 0);
 constexpr int32_t kSlabRows = 128;  // whose sums for a panel take 16 KiB
 
@@ -341,7 +341,7 @@ SEER_INLINE void multiply_panels(const float* x, int64_t x_stride, int32_t rows,
       const int32_t slab = rows - m < kSlabRows ? rows - m : kSlabRows;
       const float* const in = x + m * x_stride;
       float* const out = y + m * y_stride + static_cast<int64_t>(p) * 32;
-      if (!panel.kScaled && slab == 1 && runs_on_amd())  // weight_prefetch.h says why
+      if (!panel.kScaled && slab == 1 && core_kind == CoreKind::kZen4)  // weight_prefetch.h says why
         tile<1, 2>(in, x_stride, Ahead{.x = 64}, panel.template from<Fetch::kNear>(0), block_count, 0, true, out, y_stride);
       else if (slab <= kTileRowsMax)
         tile_of<kTileRowsMax>(slab, in, x_stride, Ahead{.x = 64}, panel, block_count, 0, true, out, y_stride);

@@ -17,10 +17,9 @@ SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, La
     F w_even[kColumns], w_odd[kColumns];
     for (int t = 0; t < kColumns; ++t) {
       const Weight* line = w + t * 512 + pair * 32;
-      if constexpr (kInOrder)
-        prefetch_weights_in_order(w + (pair * kColumns + t) * 32);
-      else if (pair * sizeof(Weight) % 2 == 0)  // a line of pairs is 32 or 64 bytes
-        prefetch_weights(line);
+      constexpr int kPerLine = 2 / sizeof(Weight);  // loads of a line of memory
+      if (kInOrder && (pair * kColumns + t) % kPerLine == 0) prefetch_weights_in_order(w + (pair * kColumns + t) * 32);
+      if (!kInOrder && pair % kPerLine == 0) prefetch_weights(line);
       Lanes::load_pairs(line, w_even[t], w_odd[t]);
     }
     for (int m = 0; m < kRows; ++m) {
@@ -49,7 +48,7 @@ SEER_INLINE void bf16_tile(const float* x, int64_t x_stride, int32_t columns, co
     for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
 }
 
-template <int kRows, int kColumns>
+template <int kRows, int kColumns, bool kInOrder>
 SEER_INLINE void int8_tile(const float* x, int64_t x_stride, int32_t columns, const int8_t* w, int t_begin, float* y,
                            int64_t y_stride) {
   Lanes::F sums[kRows][kColumns];
@@ -63,7 +62,7 @@ SEER_INLINE void int8_tile(const float* x, int64_t x_stride, int32_t columns, co
     for (int m = 0; m < kRows; ++m)
       for (int t = 0; t < kColumns; ++t) group_sums[m][t] = Lanes::set1(0.0f);
     for (int32_t k = group; k < end; k += 32, block += 1024)
-      add_block<kRows, kColumns>(x + k, x_stride, block, group_sums);
+      add_block<kRows, kColumns, kInOrder>(x + k, x_stride, block, group_sums);
     for (int t = 0; t < kColumns; ++t) {
       const Lanes::F scale = Lanes::load(scales + t * 16);
       for (int m = 0; m < kRows; ++m) sums[m][t] = Lanes::fma(scale, group_sums[m][t], sums[m][t]);
@@ -97,13 +96,13 @@ SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, con
 }
 
 // One tile of kRows rows, by the type of the weights. Kept out of line: each is one unrolled loop nest.
-template <int kRows, bool kInOrder = false, class Weight>
+template <int kRows, bool kInOrder, class Weight>
 __attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const Weight* panel,
                                          float* y, int64_t y_stride) {
   constexpr int kColumns = Lanes::kGemmColumns;
   for (int t = 0; t < 2; t += kColumns) {
     if constexpr (sizeof(Weight) == 1)
-      int8_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
+      int8_tile<kRows, kColumns, kInOrder>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
     else if constexpr (sizeof(Weight) == 2)
       bf16_tile<kRows, kColumns, kInOrder>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
     else
@@ -111,14 +110,19 @@ __attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32
   }
 }
 
-// The last `rows` < kRows rows.
-template <int kRows, class Weight>
-void tile_rest(int32_t rows, const float* x, int64_t x_stride, int32_t columns, const Weight* panel, float* y,
-               int64_t y_stride) {
-  if constexpr (kRows > 0) {
-    if (rows == kRows) return tile_rows<kRows>(x, x_stride, columns, panel, y, y_stride);
-    tile_rest<kRows - 1>(rows, x, x_stride, columns, panel, y, y_stride);
+// The same for 1 to kRows rows.
+template <int kRows, bool kInOrder, class Weight>
+void tile_up_to(int32_t rows, const float* x, int64_t x_stride, int32_t columns, const Weight* panel, float* y, int64_t y_stride) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return tile_up_to<kRows - 1, kInOrder>(rows, x, x_stride, columns, panel, y, y_stride);
   }
+  tile_rows<kRows, kInOrder>(x, x_stride, columns, panel, y, y_stride);
+}
+
+// Whether the tile that reads a panel from memory prefetches its lines in the order of memory; weight_prefetch.h says why.
+template <class Weight>
+bool goes_in_order(int32_t rows) {
+  return core_kind == CoreKind::kZen5 || (core_kind == CoreKind::kZen4 && sizeof(Weight) == 2 && rows == 1);
 }
 
 template <class Weight>
@@ -137,13 +141,14 @@ void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded
   for (int32_t p = panel_begin; p < panel_end; ++p) {
     const Weight* panel = w + p * panel_elements<Weight>(columns_padded);
     float* out = y + static_cast<int64_t>(p) * 32;
-    int32_t m = 0;
-    for (; m + kRows <= rows; m += kRows)
-      tile_rows<kRows>(x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
-    if (sizeof(Weight) == 2 && rows == 1 && runs_on_amd())
-      tile_rows<1, true>(x, x_stride, columns_padded, panel, out, y_stride);
-    else
-      tile_rest<kRows - 1>(rows - m, x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
+    for (int32_t m = 0; m < rows; m += kRows) {
+      const int32_t count = rows - m < kRows ? rows - m : kRows;
+      const float* const in = x + m * x_stride;
+      if (sizeof(Weight) < 4 && m == 0 && goes_in_order<Weight>(rows))
+        tile_up_to<kRows, sizeof(Weight) < 4>(count, in, x_stride, columns_padded, panel, out, y_stride);
+      else
+        tile_up_to<kRows, false>(count, in, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
+    }
   }
 }
 
