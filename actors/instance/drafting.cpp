@@ -62,7 +62,7 @@ void SequenceDrafts::begin_trials(std::span<Sequence* const> running) {
     int64_t made = 0;
     for (Sequence* const s : running) {
       if (!s->decodes() || s->trial.allowed > 0) continue;  // the one before needs more tokens to be judged
-      s->trial.shape = shape_after(s->trial.shape);
+      s->trial.shape = budget_.shape_after(s->trial.shape);
       s->trial.allowed = budget_.rows_max(s->trial.shape);
       if (s->trial.allowed == 0) continue;
       s->trial.after_tokens = s->log.size();
@@ -93,7 +93,7 @@ void SequenceDrafts::send_scouts(std::span<Sequence* const> running, const Seque
     if (!s->decodes() || i++ != next || sent == scouts) continue;
     s->is_scout = true;
     s->scout_shape = shape;
-    shape = shape_after(shape);
+    shape = budget_.shape_after(shape);
     next += apart;
     ++sent;
   }
@@ -115,11 +115,6 @@ void SequenceDrafts::draft(const Sequence& s, DraftShape shape, int64_t allowed,
                            .min_probability = choice_.min_probability,
                            .tree = shape == DraftShape::kTree};
   parts_.drafter->draft(s.text(), limits, out);
-}
-
-DraftShape SequenceDrafts::shape_after(DraftShape shape) const {
-  const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
-  return budget_.has(other) ? other : shape;
 }
 
 void SequenceDrafts::step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes) {

@@ -92,8 +92,6 @@ class SequenceDrafts {
   void judge_trial(Sequence& s);
   bool propose(Sequence& s);
   void draft(const Sequence& s, DraftShape shape, int64_t allowed, Draft& out);
-  /// Shapes take turns, if drafts may have both.
-  DraftShape shape_after(DraftShape shape) const;
   void count(const Sequence& s, const DraftCounts& counts);
   std::vector<GroupId> show_texts(const SequenceTable& all);
 

@@ -8,7 +8,7 @@
 // A chunk's life: opening -> importing -> running -> parking -> ChunkDone (ChunkPhase).
 //
 // Always true:
-//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first;
+//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first or the actor ended;
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) the weights change only while there are no chunks, so every token and KV block of a chunk has one version.
 #pragma once

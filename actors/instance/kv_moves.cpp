@@ -145,7 +145,7 @@ std::vector<Sequence*> KvMoves::admit(int64_t running) {
   while (first_arrival_fits(running)) {
     arrivals_.front().asked = true;
     Sequence& s = sequences_.at(arrivals_.front().chunk);
-    if (!find(s)) continue;
+    if (!find(s)) break;  // the pool is asked; the others wait for its answer
     arrivals_.pop_front();
     ready.push_back(&s);
   }

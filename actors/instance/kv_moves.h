@@ -73,8 +73,8 @@ class KvMoves {
   void add_arrival(Sequence& s);
   bool has_arrivals() const { return !arrivals_.empty(); }
   bool first_arrival_fits(int64_t running) const;
-  /// Asks the pool again for the oldest arrivals while there is room. Returns those that can run at once, because the device
-  /// has all of their KV by now.
+  /// While there is room, takes out the oldest arrivals that can run at once, because the device has all of their KV by now, and
+  /// returns them. The first of the others asks the pool again.
   std::vector<Sequence*> admit(int64_t running);
   /// Lets the last arrival that holds blocks run without waiting; it can then give way like others. This breaks a deadlock in
   /// which arrivals wait for blocks that only other arrivals hold. Null: none holds any.

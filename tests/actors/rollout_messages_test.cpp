@@ -141,6 +141,27 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
   CHECK(s.summaries()[0].complete);
 }
 
+TEST_CASE("rollout: tokens of other weights never enter a response, and who sent them is given up") {
+  for (const bool at_end : {false, true}) {
+    CAPTURE(at_end);
+    Stage s(2, 2);
+    s.add_instance(0);
+    s.add_instance(1);
+    REQUIRE(s.seen[0].chunks.size() == 1);
+    const ChunkId chunk = s.seen[0].chunks[0].chunk;
+    s.progress(chunk, {11});
+    const ChunkTokens others{chunk, 1, {{12}, {-1.0f}}};
+    if (at_end)
+      rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = ChunkEnd::kFinished, .ending = {FinishReason::kStop, {}, {}}, .last = others, .version = WeightVersion{2}});
+    else
+      rt::post(s.rollout, ChunkProgress{InstanceId{0}, {others}, 0, WeightVersion{2}});
+    s.run_for(1000);
+    CHECK(s.responses().empty());
+    REQUIRE(s.seen[1].chunks.size() == 2);
+    CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+  }
+}
+
 TEST_CASE("rollout: an instance learns with its next chunk which groups that ran on it are over") {
   Stage s(1, 2, {}, {}, false, 5);
   s.add_instance(0);

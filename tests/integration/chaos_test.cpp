@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -19,6 +18,7 @@
 #include "integration/cluster.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
+#include "protocols/number_from_environment.h"
 #include "protocols/tcp_sockets.h"
 #include "protocols/text.h"
 
@@ -40,11 +40,6 @@ constexpr std::array<Act, 13> kActs{{{kController, false, 4}, {kNode1, false, 6}
                                      {kKvNode, true, 1}, {kDraftNode, true, 1}, {kRollout, true, 1}}};
 constexpr std::array<const char*, kVictims> kNames{"controller", "node 1", "node 2", "KV node", "draft node", "rollout", "cluster"};
 constexpr std::chrono::milliseconds kStopFor(9500);  // a silent process counts as lost after 8 s
-
-int number_from_environment(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
 
 class Chaos {
  public:
@@ -223,8 +218,8 @@ class Chaos {
 
 TEST_CASE("chaos: rollouts whose processes are killed and stopped at random end with the right responses, each once, and keep nothing") {
   if (!has_rocksdb()) return;
-  const int rounds = number_from_environment("SEER_CHAOS_ROUNDS", 10);
-  const auto seed = static_cast<unsigned>(number_from_environment("SEER_CHAOS_SEED", 1));
+  const auto rounds = static_cast<int>(number_from_environment("SEER_CHAOS_ROUNDS").value_or(10));
+  const auto seed = static_cast<unsigned>(number_from_environment("SEER_CHAOS_SEED").value_or(1));
   CAPTURE(seed);
   const ScratchFolder folder;
   const Responses right = local_responses(folder);

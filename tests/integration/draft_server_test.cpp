@@ -59,7 +59,7 @@ NodeMakers make_makers(const RolloutWork& work, SlowWork& aside) {
 struct Killed {
   Answers answers;
   RolloutSummary summary;
-  int kills = 0;
+  int kills = 0, ups = 0;  // of servers, also the first ones
 };
 
 /// Runs the work on two machines, and kills one of the draft servers after every few responses.
@@ -95,6 +95,7 @@ Killed run_and_kill(const RolloutWork& work, int responses_between) {
         0, [&](const InstanceUp& up) { rt::post(rollout, up); },
         [&](const DraftServerUp& up) {
           servers[up.node] = up.handle;
+          ++run.ups;
           rt::post(rollout, up);
         },
         [&](const PartLost& lost) { rt::post(rollout, lost); });
@@ -151,7 +152,7 @@ TEST_CASE("draft servers: killed again and again in a real rollout, they change 
 
   const Killed killed = run_and_kill(*work, 5);
   CHECK(killed.summary.complete);
-  CHECK(killed.kills == 14);
+  CHECK(killed.ups > kNodes);  // servers came back, and were killed again
   CHECK(killed.answers == right);
   int64_t accepted = 0;
   for (const InstanceReport& i : killed.summary.instances) accepted += i.drafting.all().accepted;

@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -30,6 +29,7 @@
 #include "gpu/tiny_model.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
+#include "protocols/number_from_environment.h"
 
 using namespace seer;
 using Json = nlohmann::json;
@@ -51,6 +51,8 @@ constexpr bool kSanitized = true;  // about 20 times slower
 constexpr bool kSanitized = false;
 #endif
 constexpr size_t kCasesMax = kSanitized ? 10 : 100'000;
+
+size_t cases_max() { return std::min<size_t>(number_from_environment("SEER_EXACTNESS_CASES").value_or(kCasesMax), kCasesMax); }
 
 // Different lengths of prompt (the fourth spans 6 full blocks) and of response: some end by themselves, some at their limit.
 constexpr const char* kPrompts = R"({"prompt": "A03 B09 sum\n"}
@@ -202,11 +204,6 @@ struct Pressure {
   }
 };
 
-uint64_t number_from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 std::vector<Json> json_lines(const std::string& path) {
   std::vector<Json> lines;
   std::ifstream file(path);
@@ -272,9 +269,9 @@ TEST_CASE("exactness: policies, chunks, instances, threads, steps queued ahead a
             for (const Kv kv : {Kv::kAmple, Kv::kSmall, Kv::kSpilling})
               if (kv != Kv::kSpilling || can_spill)
                 cases.push_back({policy, chunk_tokens, instances, threads, step_depth, kv});
-  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
+  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED").value_or(1);
   CAPTURE(seed);
-  const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax);
+  const size_t wanted = cases_max();
   const bool is_sample = wanted < cases.size();
   if (is_sample) {
     std::shuffle(cases.begin(), cases.end(), std::mt19937_64(seed));
@@ -329,7 +326,7 @@ TEST_CASE("exactness: batch, prefill, block and reserve sizes, and having no poo
   RolloutWork work = loaded(options);
   const Answers reference = reference_of(options, work);
   work = with_lengths(std::move(work), reference);
-  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
+  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED").value_or(1);
   CAPTURE(seed);
   std::mt19937_64 random(seed);
   const auto pick = [&](auto... values) {
@@ -337,7 +334,7 @@ TEST_CASE("exactness: batch, prefill, block and reserve sizes, and having no poo
     return list[random() % list.size()];
   };
   const auto policies = chunk_policy_names();
-  const size_t count = std::min<size_t>(number_from_environment("SEER_EXACTNESS_CASES", kCasesMax), 30);
+  const size_t count = std::min<size_t>(cases_max(), 30);
   int64_t different = 0;
   for (size_t i = 0; i < count; ++i) {
     RolloutOptions o = options;
@@ -367,30 +364,41 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
   RolloutOptions options = reference_options(folder);
   options.group_size = 3;
   const RolloutWork work = loaded(options);
-  const Answers plain = reference_of(options, work);
-  using Rule = std::function<void(SamplingParams&)>;
-  const std::vector<std::pair<const char*, Rule>> rules{
-      {"greedy", [](SamplingParams& s) { s.temperature = 0; }},
-      {"temperature", [](SamplingParams& s) { s.temperature = 1.7f; }},
-      {"raw logprobs", [](SamplingParams& s) { s.temperature = 1.7f, s.logprob_mode = LogprobMode::kRaw; }},
-      {"top-p", [](SamplingParams& s) { s.temperature = 2, s.top_p = 0.8f; }},
-      {"top-k", [](SamplingParams& s) { s.temperature = 2, s.top_k = 3; }},
-      {"min-p", [](SamplingParams& s) { s.temperature = 2, s.min_p = 0.1f; }},
-      {"penalty", [](SamplingParams& s) { s.repetition_penalty = 1.3f; }},
-      {"stop string", [](SamplingParams& s) { s.stop = {"no such text", "=1"}; }},
-      {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }},
-      {"min tokens", [](SamplingParams& s) { s.min_tokens = kMinTokens; }},
-      {"all", [](SamplingParams& s) {
-         s.temperature = 1.4f, s.top_p = 0.95f, s.top_k = 40, s.min_p = 0.01f, s.repetition_penalty = 1.05f;
+  struct Rule {
+    const char* name;
+    float temperature;
+    std::function<void(SamplingParams&)> set = [](SamplingParams&) {};
+  };
+  const std::vector<Rule> rules{
+      {"greedy", 0},
+      {"temperature", 1.7f},
+      {"raw logprobs", 1.7f, [](SamplingParams& s) { s.logprob_mode = LogprobMode::kRaw; }},
+      {"top-p", 2, [](SamplingParams& s) { s.top_p = 0.8f; }},
+      {"top-k", 2, [](SamplingParams& s) { s.top_k = 3; }},
+      {"min-p", 2, [](SamplingParams& s) { s.min_p = 0.1f; }},
+      {"penalty", 1, [](SamplingParams& s) { s.repetition_penalty = 1.3f; }},
+      {"stop string", 1, [](SamplingParams& s) { s.stop = {"no such text", "=1"}; }},
+      {"ignore EOS", 1, [](SamplingParams& s) { s.ignore_eos = true; }},
+      {"min tokens", 1, [](SamplingParams& s) { s.min_tokens = kMinTokens; }},
+      {"all", 1.4f, [](SamplingParams& s) {
+         s.top_p = 0.95f, s.top_k = 40, s.min_p = 0.01f, s.repetition_penalty = 1.05f;
          s.stop = {"=1"};
        }}};
+  const auto with = [&](float temperature, const std::function<void(SamplingParams&)>& set) {
+    RolloutWork changed = work;
+    for (GroupSpec& group : changed.groups) group.sampling.temperature = temperature, set(group.sampling);
+    return changed;
+  };
+  const auto nothing = [](SamplingParams&) {};
+  std::map<float, Answers> plain;  // by temperature
+  for (const float temperature : {1.0f, 1.4f, 1.7f, 2.0f}) plain[temperature] = reference_of(options, with(temperature, nothing));
   int64_t different = 0, combinations = 0;
-  for (const auto& [name, rule] : rules) {
+  for (const auto& [name, temperature, set] : rules) {
     INFO(std::string(name));
-    RolloutWork ruled = work;
-    for (GroupSpec& group : ruled.groups) rule(group.sampling);
+    RolloutWork ruled = with(temperature, set);
     const Answers reference = reference_of(options, ruled);
-    CHECK(differences(plain, reference) > 0);  // the rule does something
+    const bool is_temperature = name == std::string("greedy") || name == std::string("temperature");
+    CHECK(differences(plain.at(is_temperature ? 1.0f : temperature), reference) > 0);  // the rule does something
     for (const auto& [request, answer] : reference)
       if (name == std::string("min tokens")) CHECK(std::ssize(answer.output_ids) > kMinTokens);
     ruled = with_lengths(std::move(ruled), reference);

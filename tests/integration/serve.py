@@ -146,8 +146,11 @@ class ServeTest(ServedCase):
         mine, other = self.in_background(3, rid="mine"), self.in_background(1, rid="other")
         self.served.wait_until(lambda load: load["num_running_reqs"] == 4)
         self.served.post("/abort_request", {"rid": "mine"})
-        for answer in mine:
-            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "abort")
+        aborted = [answer.result() for answer in mine]
+        self.assertEqual({answer["meta_info"]["finish_reason"]["type"] for answer in aborted}, {"abort"})
+        self.assertTrue(any(answer["output_ids"] for answer in aborted))
+        if other[0].done():
+            self.assertEqual(other[0].result()["meta_info"]["finish_reason"]["type"], "length")
         self.served.post("/abort_request", {"abort_all": True})
         self.assertIn(other[0].result()["meta_info"]["finish_reason"]["type"], ("abort", "length"))
         self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)

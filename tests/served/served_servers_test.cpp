@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <set>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "actors/rollout_actor.h"
 #include "actors/server_node_actor.h"
 #include "actors/sim/sim_cluster.h"
+#include "protocols/number_from_environment.h"
 #include "served/byte_server.h"
 
 using namespace seer;
@@ -122,17 +122,13 @@ struct Sink {
   std::shared_ptr<std::vector<WeightsUpdated>> log;
 };
 
-int seeds_of_tests() {
-  const char* const given = std::getenv("SEER_SERVED_SEEDS");
-  return given != nullptr ? std::atoi(given) : 1000;
-}
-
 }  // namespace
 
 TEST_CASE("served servers: whatever fails, each response is given once with the right tokens, in each dialect") {
   const char* const policies[] = {"seer+", "seer", "las", "divided", "verl"};
   int64_t chunks_failed = 0, servers_out = 0, rollouts = 0;
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds_of_tests()); ++seed)
+  const uint64_t seeds = number_from_environment("SEER_SERVED_SEEDS").value_or(1000);
+  for (uint64_t seed = 1; seed <= seeds; ++seed)
     for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
       CAPTURE(seed);
       CAPTURE(to_string(kind));

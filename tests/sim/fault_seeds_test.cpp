@@ -4,20 +4,15 @@
 // A failure names its seed. SEER_FAULT_FIRST_SEED=<seed> and SEER_FAULT_SEEDS=<count> run other seeds than the usual ones.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "actors/sim/sim_faults.h"
+#include "protocols/number_from_environment.h"
 #include "sim/trusting_engine.h"
 
 using namespace seer;
 
 namespace {
-
-uint64_t env_or(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 SimClusterOptions draw_cluster(uint64_t seed) {
   std::mt19937_64 rng(seed * 0x9e3779b97f4a7c15ull);
@@ -83,8 +78,8 @@ constexpr uint64_t kSeeds = 2000;
 }  // namespace
 
 TEST_CASE("faults: after any of them every request is answered once and exactly, and the pool is empty in the end") {
-  const uint64_t first = env_or("SEER_FAULT_FIRST_SEED", 1);
-  const uint64_t count = env_or("SEER_FAULT_SEEDS", kSeeds);
+  const uint64_t first = number_from_environment("SEER_FAULT_FIRST_SEED").value_or(1);
+  const uint64_t count = number_from_environment("SEER_FAULT_SEEDS").value_or(kSeeds);
   SimFaultRun all;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const SimFaultRun run = run_with_faults(draw_cluster(seed), draw_faults(seed));

@@ -1,5 +1,5 @@
 // make_simt_device() that opens the GPU of this machine, so that the tests of the engine run there: tests/gpu/run_on_gpu.sh.
-// What the configuration asks of the emulation is not done.
+// What the configuration asks of the emulation is not done: tests that need it are named "(emulated)", and left out there.
 #include <cstdio>
 #include <cstdlib>
 

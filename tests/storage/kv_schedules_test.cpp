@@ -11,7 +11,6 @@
 #include <bit>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include "protocols/hash.h"
+#include "protocols/number_from_environment.h"
 #include "protocols/text.h"
 #include "storage/kv_model.h"
 #include "storage/kv_tiers.h"
@@ -696,11 +696,6 @@ class NamedAbort {
   inline static char text_[64] = "";
   void (*before_)(int);
 };
-
-std::optional<uint64_t> number_from_environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::nullopt : std::optional<uint64_t>(std::strtoull(text, nullptr, 10));
-}
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "protocols/kv.h"
+#include "protocols/number_from_environment.h"
 #include "protocols/tcp_sockets.h"
 #include "storage/arena_pair.h"
 #include "storage/ucx_gets.h"
@@ -560,8 +561,7 @@ void kill_while_connecting(bool gets) {
   const uint32_t seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
-  const char* const wanted = std::getenv("SEER_TEST_KILLS");
-  const int kills = wanted == nullptr ? 25 : std::atoi(wanted);
+  const auto kills = static_cast<int>(number_from_environment("SEER_TEST_KILLS").value_or(25));
   const Owner owner{.block_bytes = 4096, .gets = gets};
   Fetcher f(owner, owner.config());
   auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes},

@@ -276,8 +276,7 @@ void DraftBudget::send_scouts(const StepShape& decode, Choice& choice) {
   }
   choice.scouts = scouts;
   scouts_due_ = std::max(0.0, scouts_due_ - static_cast<double>(scouts));
-  choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
-  if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
+  choice.scout_shape = shape_after(scouts_sent_ % 2 == 0 ? DraftShape::kTree : DraftShape::kPath);
   scouts_sent_ += scouts;
 }
 

@@ -1,5 +1,5 @@
 // DraftBudget: decides how many draft tokens the sequences of an instance get, and whether as paths or as trees. It weighs the
-// cost of verifying them against how many were accepted so far. Owned by instance_actor, which asks with each report of tokens.
+// cost of verifying them against how many were accepted so far. Owned by SequenceDrafts, which asks with each report of tokens.
 // Pure: no clock, no threads. O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
 //
 // A sequence is of the high class (the probe of its group, whose length the others wait to know) or of the low one. The rows
@@ -88,6 +88,11 @@ class DraftBudget {
   /// are of each class. Counts gathered since the last call take effect now.
   Choice choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences);
   bool has(DraftShape shape) const { return rows_max(shape) > 0; }
+  /// Shapes take turns, if drafts may have both.
+  DraftShape shape_after(DraftShape shape) const {
+    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+    return has(other) ? other : shape;
+  }
   int64_t rows_max(DraftShape shape) const { return config_.rows_max[static_cast<size_t>(shape)]; }
 
   /// A draft that was allowed `allowed` tokens had `drafted`, perhaps 0. `rows`: the accepted rows, as accepted_path() gives

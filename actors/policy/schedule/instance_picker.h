@@ -1,5 +1,6 @@
 // InstancePicker: counts how full every instance is, in KV credits, and picks the instance for a request. Used by
-// ChunkLedger. Pure; O(log instances) per decision plus the instances of one machine and of one group. Single owner.
+// ChunkLedger. Pure; O(log instances) per decision plus the instances of one machine and of one group, O(instances) where their speeds
+// are known. Single owner.
 //
 // Room: a request fits on an instance if credits used + its need <= kv_blocks and running < rows_max. The whole blocks
 // of a prompt are immutable and shared by the members of its group that run on the same instance, so they are counted

@@ -1,7 +1,7 @@
 // Serve order: the order in which a policy with chunks serves waiting requests, as a rank per request. A smaller rank is
 // served sooner. When KV runs short, the running request with the largest rank gives way first, so the order holds even if too
 // much room was promised. Ranks are below 2^56.
-// Used by DividedScheduler, SeerPlusScheduler (two of the ranks) and the table in policies.cpp. Pure functions.
+// Used by ChunkLedger, DividedScheduler, SeerPlusScheduler (some of the ranks) and the table in policies.cpp. Pure functions.
 #pragma once
 #include <cstdint>
 

@@ -151,7 +151,7 @@ TEST_CASE("cuda engine: every chunking and block table gives the bits of one row
   }
 }
 
-TEST_CASE("cuda engine: GPUs without wgmma give the bits of those with it") {
+TEST_CASE("cuda engine (emulated): GPUs without wgmma give the bits of those with it") {
   const auto model = tiny("qwen3", "BF16");
   const TestSequence prompt = sequence_of(random_tokens(180, 96, 4), 12, kRandom);  // rows for each kind of tile
   std::vector<std::vector<SampledToken>> sampled;
@@ -439,7 +439,7 @@ TEST_CASE("cuda engine: new weights take the old ones' place between two steps")
   CHECK(!runner.update(WeightVersion{3}, "/does/not/exist").ok());
 }
 
-TEST_CASE("cuda engine: a config, a model or a device that cannot work is one sentence") {
+TEST_CASE("cuda engine (emulated): a config, a model or a device that cannot work is one sentence") {
   const auto model = tiny("llama", "BF16");
   const auto error = [](const std::shared_ptr<const Model>& of, const CudaEngineConfig& config, const simt::SimtConfig& device = {}) {
     return make_cuda_engine(of, simt::make_simt_device(device), config).error();
@@ -461,7 +461,7 @@ TEST_CASE("cuda engine: a config, a model or a device that cannot work is one se
   MESSAGE(full.detail);
 }
 
-TEST_CASE("cuda engine: as many KV blocks are found as fit on one GPU or on each of two, and no more") {
+TEST_CASE("cuda engine (emulated): as many KV blocks are found as fit on one GPU or on each of two, and no more") {
   const auto model = tiny("llama", "BF16");
   constexpr int64_t kMemory = 64 << 20;
   for (const size_t ranks : {1, 2}) {

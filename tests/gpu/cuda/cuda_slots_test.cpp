@@ -261,7 +261,7 @@ TEST_CASE("cuda slots: a sequence that leaves while two orders are open gains no
   CHECK(b.gained(0) == std::vector(want_d.begin(), want_d.begin() + 1));
 }
 
-TEST_CASE("cuda slots: a device that fails ends the step with its error") {
+TEST_CASE("cuda slots (emulated): a device that fails ends the step with its error") {
   const auto model = tiny("qwen3", "BF16");
   auto made = make_cuda_engine(model, simt::make_simt_device({.fail_launch = 60}), small_config(CudaType::kBf16));
   REQUIRE(made.ok());

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "protocols/number_from_environment.h"
+
 namespace seer {
 namespace {
 
@@ -269,12 +271,9 @@ TEST_CASE("chat template: several threads render with one template at once") {
 
 TEST_CASE("chat template: any change to a template gives a text or an error of one line") {
   // SEER_CHAT_TEMPLATE_FUZZ: how many changed templates; SEER_CHAT_TEMPLATE_SEED: of which run.
-  const char* count_text = std::getenv("SEER_CHAT_TEMPLATE_FUZZ");
-  const char* seed_text = std::getenv("SEER_CHAT_TEMPLATE_SEED");
-  const int count = count_text != nullptr ? std::atoi(count_text) : 3000;
-  const unsigned seed = seed_text != nullptr ? static_cast<unsigned>(std::atoi(seed_text)) : 1;
+  const auto count = static_cast<int>(number_from_environment("SEER_CHAT_TEMPLATE_FUZZ").value_or(3000));
+  const auto seed = static_cast<unsigned>(number_from_environment("SEER_CHAT_TEMPLATE_SEED").value_or(1));
   CAPTURE(seed);
-  if (count_text != nullptr) MESSAGE("seed: ", seed);
   const Json file = vectors();
   std::vector<std::pair<std::string, Json>> sources;
   for (const Json& test : file["cases"]) sources.emplace_back(template_of(file, test), context_of(file, test));

@@ -9,6 +9,7 @@
 
 #include "gpu/text/text_vectors.h"
 #include "gpu/text/utf8.h"
+#include "protocols/cpu_time.h"
 
 namespace seer {
 namespace {
@@ -199,8 +200,16 @@ TEST_CASE("bpe tokenizer: random bytes crash no kind of tokenizer") {
 
 TEST_CASE("bpe tokenizer: a long run of one character takes no quadratic time") {
   const auto tokenizer = load("llama2_like");  // no pre-tokenizer: the text is one word
-  const std::string text(1'000'000, 'a');
-  CHECK(tokenizer->decode(*tokenizer->encode(text)) == text);
+  const auto encode_ns = [&](size_t size) {
+    const std::string text(size, 'a');
+    const int64_t begin = thread_cpu_ns();
+    const Ids ids = *tokenizer->encode(text);
+    const int64_t took = thread_cpu_ns() - begin;
+    CHECK(tokenizer->decode(ids) == text);
+    return took;
+  };
+  const int64_t short_ns = encode_ns(100'000);
+  CHECK(encode_ns(1'000'000) < 40 * short_ns);  // 100 times as long, were it quadratic
 }
 
 TEST_CASE("bpe tokenizer: many threads get the same ids") {
