@@ -75,8 +75,8 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   const bool is_itself = known != members.end() && ask.epoch > 0 && known->second.epoch == ask.epoch;  // its loss was not noticed here
   Status fits;
   if (known != members.end() && !is_itself)
-    fits = fail(Code::kInvalidArgument, who, known->second.ready ? " is refused: a node of that name is in the cluster, expected another name for each machine"
-                                                                 : " is refused: a node of that name is being started, or has failed to within the last minute");
+    fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name ",
+                known->second.ready ? "is in the cluster, expected another name for each machine" : "is being started, or failed to start within the last minute");
   else
     fits = check_identity(who, ask.identity, expected_of(ask));
   if (!fits.ok()) {

@@ -19,7 +19,7 @@ constexpr int64_t kAskTimeoutUs = 2'000'000;    // after that, a silent director
 constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may have to read from its disk
 constexpr int64_t kColdSilentUs = 10'000'000;   // if no cold read, write or lease ends for that long, openings do without
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
-constexpr int64_t kUnreachedUs = 60'000'000;  // one that cannot be reached: the directory counts its room as promised each time
+constexpr int64_t kUnreachedUs = 60'000'000;  // likewise one that cannot be reached: each question makes the directory promise its room
 constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
 /// Kinds of a Tick.
 enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound, kLookAtOpens };
@@ -523,7 +523,7 @@ void KvNodeActor::on_close(const KvClose& close) {
   for (const BlockKey& key : close.corrupt) tiers->report_corrupt(key);
   const auto move = moves.extract(close.lease);
   if (!move.empty() && close.taken.size() < move.mapped().blocks) {
-    full[move.mapped().to.node] = {rt::now_us(self), move.mapped().to.handle};
+    full_until_us[move.mapped().to.node] = rt::now_us(self) + kFullUs;
     tiers->look_for_away_room();
   }
   (void)tiers->close({close.lease}, close.taken);
@@ -534,9 +534,9 @@ void KvNodeActor::on_close(const KvClose& close) {
 
 void KvNodeActor::find_room(int64_t blocks) {
   const int64_t now = rt::now_us(self);
-  std::erase_if(full, [&](const auto& known) { return now - known.second.since_us >= (is_connected(known.second.taker) ? kFullUs : kUnreachedUs); });
+  std::erase_if(full_until_us, [&](const auto& full) { return now >= full.second; });
   FindRoom find{.asking = config.node, .blocks = blocks, .has_cold = tiers->cold_writable(), .except = {}, .reply_to = handle{self}};
-  for (const auto& [node, known] : full) find.except.push_back(node);
+  for (const auto& [node, until_us] : full_until_us) find.except.push_back(node);
   room_question = next_op++;
   if (directory_gone) return rt::tell(self, handle{self}, Tick{kNoRoomFound, room_question});
   rt::tell(self, parts.directory, std::move(find));
@@ -547,7 +547,7 @@ void KvNodeActor::on_room_found(const KvRoomFound& found) {
   if (room_question == 0) return;  // too late
   room_question = 0;
   if (found.blocks > 0 && !is_connected(found.taker)) {
-    full[found.node] = {rt::now_us(self), found.taker};
+    full_until_us[found.node] = rt::now_us(self) + kUnreachedUs;
     return find_room(found.blocks);  // of the others
   }
   if (found.blocks > 0) {

@@ -207,11 +207,7 @@ struct KvNodeActor {
   std::map<uint64_t, Move> moves;          // by lease: blocks that leave
   uint64_t room_question = 0;              // a FindRoom that is not answered; 0: none
   std::optional<int64_t> no_room_us;       // when the directory said last that no node has room; none: it found some since
-  struct Full {
-    int64_t since_us = 0;
-    KvTaker taker;
-  };
-  std::map<NodeId, Full> full;  // nodes that took less than they had promised, or could not be reached; not asked for a while
+  std::map<NodeId, int64_t> full_until_us;  // nodes that are not asked before: they took less than promised, or were not reached
   KvRoom told_room;                        // by the last KvRoom
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0, guest_blocks = 0;
   bool watches_opens = false;  // a Tick looks at them

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kPause(250);
 // One try. Whoever follows the cluster waits for its answer, and a process that hangs gives none.
 constexpr std::chrono::milliseconds kTryMax(2000);
 constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
-constexpr int64_t kQuickUs = 100'000;        // longer than a machine takes that answers
+constexpr int64_t kQuickUs = 100'000;        // a machine that answers takes less
 constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
 
@@ -122,12 +122,12 @@ void ClusterWatch::on_down(const rt::down& message) {
   hooks_.left(lost);
 }
 
-void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {
+void ClusterWatch::reach(Member& member) {
   const bool is_of_controller = rt::process_of(member.announced) == rt::process_of(controller_);
   if (is_of_controller && !has_controller()) return try_later(member);
   const bool is_dialed_here = config_.self == kNoNode || member.at.node < config_.self;
   Result<NodeHandle> handle = member.announced;
-  if (is_dialed_here && !is_of_controller) handle = net_.dial<NodeHandle>(member.at.host, member.at.port, within);
+  if (is_dialed_here && !is_of_controller) handle = net_.dial<NodeHandle>(member.at.host, member.at.port, kTryMax);
   Status taken = handle.ok() ? hooks_.joined(member.at, *handle, member.instances) : Status(handle.error());
   if (!taken.ok()) {
     try_later(member);
@@ -142,7 +142,7 @@ void ClusterWatch::reach_new() {
   for (auto& [id, member] : members_) {
     if (!member.is_new()) continue;
     const int64_t begin_us = now_us();
-    reach(member, kTryMax);
+    reach(member);
     if (now_us() - begin_us > kQuickUs) return;
   }
 }
@@ -153,7 +153,7 @@ void ClusterWatch::reach_again() {
     if (!member.handle && !member.is_new() && (next == nullptr || member.try_us < next->try_us)) next = &member;
   const int64_t begin_us = now_us();
   if (next == nullptr || begin_us < next->try_us) return;
-  reach(*next, kTryMax);
+  reach(*next);
   const int64_t end_us = now_us();
   reach_us_ = end_us + kRest * (end_us - begin_us);  // a silent host takes its time, in which nobody here gets any news
 }

@@ -71,7 +71,7 @@ class ClusterWatch {
   void on_unlisted(const PartLost& lost);
   void drop(const PartLost& lost);
   void on_down(const rt::down& message);
-  void reach(Member& member, std::chrono::milliseconds within);
+  void reach(Member& member);
   void try_later(Member& member);
   void reach_new();
   void reach_again();

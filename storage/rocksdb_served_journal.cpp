@@ -68,6 +68,7 @@ class RocksdbServedJournal final : public ServedJournal {
   std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   /// The key of the tokens that a rollout has under this version.
   static std::string tokens_key(WeightVersion version, uint64_t rollout) { return journal_key('t', version.value, rollout); }
+  std::map<std::pair<uint64_t, RequestId>, int64_t> next_index_;  // of the tokens that were committed, by rollout and response
   bool has_same_weights_ = false;  // when it was opened, the mark was the same
   WeightVersion version_;  // of the mark
   WeightVersion newest_;   // of tokens that were committed, or the mark's
@@ -133,17 +134,21 @@ Status RocksdbServedJournal::add(const ServedHead& head, uint32_t first, const s
 Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) {
   if (version < version_) return {};
   newest_ = std::max(newest_, version);
-  std::string key = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample);
-  rocksdb::WriteBatch batch;
-  if (part.first_index == 0) drop(batch, key);  // it starts anew
+  const std::string all = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample);
+  std::string key = all;
   append_big_endian(key, static_cast<uint64_t>(part.first_index));
+  const auto [next, is_first] = next_index_.try_emplace({rollout, part.request}, 0);
+  rocksdb::WriteBatch batch;
+  if (is_first || next->second != part.first_index) (void)batch.DeleteRange(key, end_of(all));  // it goes on from here, without what it had
   (void)batch.Put(key, record_bytes(part));
+  next->second = part.first_index + std::ssize(part.output.ids);
   return write(batch);
 }
 
 Status RocksdbServedJournal::finish(uint64_t rollout, const std::vector<ServedResponse>& responses) {
   rocksdb::WriteBatch batch;
   for (const ServedResponse& response : responses) {
+    next_index_.erase({rollout, {GroupId{response.group}, response.sample}});
     (void)batch.Put(journal_key('r', rollout, response.seq), record_bytes(response));
     drop(batch, journal_key('t', response.version.value, rollout, response.group, response.sample));
   }
@@ -161,6 +166,7 @@ Status RocksdbServedJournal::acknowledge(const ServedHead& head, const std::vect
 }
 
 Status RocksdbServedJournal::forget(uint64_t rollout) {
+  next_index_.erase(next_index_.lower_bound({rollout, {}}), next_index_.lower_bound({rollout + 1, {}}));
   rocksdb::WriteBatch batch;
   (void)batch.Delete(journal_key('h', rollout));
   for (const char kind : {'g', 'r'}) drop(batch, journal_key(kind, rollout));

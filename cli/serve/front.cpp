@@ -188,8 +188,6 @@ std::string Front::version_label(WeightVersion version) const {
 }
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(const WeightsDone&)> then) {
-  if (label.number && *label.number > version_ && *label.number <= last_used())
-    return then({fail(Code::kInvalidArgument, "weight version ", *label.number, ": an update that failed had it, so expected one above ", last_used())});
   ++updates_;
   weights.version = label.number.value_or(next_version());
   last_asked_ = std::max(last_asked_, weights.version);

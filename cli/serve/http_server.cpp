@@ -184,14 +184,13 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closed_ = false;
 };
 
-/// Turns on TCP keep-alive, so that a client whose host vanished is noticed, also while it has not confirmed all that was sent.
+/// Turns on TCP keep-alive, so that a client whose host vanished is noticed.
 void notice_vanished(int socket) {
   const auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kVanishedS);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kVanishedS / 4);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 2 * kVanishedS * 1000);
 }
 
 class Reply final : public HttpReply {

@@ -214,7 +214,7 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
                                                 .weights_changed = weights_changed},
                                                stop, log));
   auto machines = std::make_unique<JoinedMachines>(options, std::move(net), std::move(cluster));
-  SEER_RETURN_IF_ERROR(machines->follow());  // it knows the machines that are there before the first request comes
+  SEER_RETURN_IF_ERROR(machines->follow());  // it knows the machines that are there and answer before the first request comes
   return std::unique_ptr<ServedMachines>(std::move(machines));
 }
 

@@ -423,9 +423,12 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   const auto answer = [reply](int status, const std::string& message) {
     reply->send(status, json_text({{"success", status == 200}, {"message", message}, {"num_paused_requests", 0}}));
   };
-  const Result<DiskUpdate> update = read_disk_update(request.body, front_.last_used());
+  const WeightVersion last_used = front_.last_used();
+  const Result<DiskUpdate> update = read_disk_update(request.body, last_used);
   if (!update.ok()) return answer(400, update.error().detail);
   if (front_.is_updating()) return answer(409, kUpdateIsUnderWay);
+  if (const auto number = update->label.number; number && *number > front_.version() && *number <= last_used)
+    return answer(400, cat("weight_version is ", *number, ": an update to ", last_used, " failed, so expected a number above that"));
   front_.update_weights({.version = {}, .folder = update->folder}, update->in_flight, update->label, [this, answer](const WeightsDone& done) {
     if (!done.status.ok()) return answer(400, done.status.error().detail);
     answer(200, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), done.who_is_out(), "."));

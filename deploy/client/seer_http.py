@@ -469,7 +469,7 @@ class Http:
             except BaseException as error:
                 if connection is not None:
                     connection.close()
-                if tries_left > 0 and (_is_not_there(error) or (may_repeat and isinstance(error, (_NothingAnswered, _Full)))):
+                if tries_left > 0 and ((connection is None and _is_not_there(error)) or (may_repeat and isinstance(error, (_NothingAnswered, _Full)))):
                     await asyncio.sleep(wait_s)
                     wait_s = min(wait_s * 2, RETRY_WAIT_S_MAX)
                 elif isinstance(error, _NothingAnswered):

@@ -4,7 +4,7 @@
 
 slime calls it once for each sample, and at the same time for all samples of a group; its rollout loop, its abort and its updates of
 weights stay as they are. Other than slime's own function it raises what the server refuses at once, instead of asking 60 times. While
-no server listens, as when it is restarted, or its host is not reached, it tries 41 times more, for 75 s at least; slime's own does for 60 s.
+no server listens, as when it is restarted, it tries again for 75 s; slime's own does for 60 s. A host that is silent gets as many tries.
 """
 import asyncio
 import weakref

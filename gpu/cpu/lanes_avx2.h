@@ -27,7 +27,7 @@ struct Lanes {
   // 2 sums x 2 halves + 4 for keys + 2 for queries. More rows take a pass for each sum.
   static constexpr int kAttentionRows = 6, kOnePassRows = 2;
   static constexpr int kHalvesAhead = 3;  // of KV that attention prefetches into the L1 cache
-  static constexpr bool kZen5KvIntoL1 = false;  // where attention prefetches KV to on that core
+  static constexpr bool kZen5KvIntoL1 = false;  // there attention prefetches KV into the L1 cache, not the L2
   static constexpr int kPeakChains = 6;  // in 12 registers
 
   static SEER_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }

@@ -21,7 +21,7 @@ struct Lanes {
   // Queries of attention that share a pass, and those for which a pass computes even and odd sums.
   static constexpr int kAttentionRows = 8, kOnePassRows = 8;
   static constexpr int kHalvesAhead = 4;  // of KV that attention prefetches into the L1 cache
-  static constexpr bool kZen5KvIntoL1 = true;  // where attention prefetches KV to on that core
+  static constexpr bool kZen5KvIntoL1 = true;  // there attention prefetches KV into the L1 cache, not the L2
   static constexpr int kPeakChains = 12;
 
   static SEER_INLINE F set1(float x) { return _mm512_set1_ps(x); }

@@ -19,7 +19,7 @@ struct Lanes {
   // Queries of attention that share a pass, and those for which a pass computes even and odd sums.
   static constexpr int kAttentionRows = 2, kOnePassRows = 2;
   static constexpr int kHalvesAhead = 4;  // of KV that attention prefetches into the L1 cache
-  static constexpr bool kZen5KvIntoL1 = true;  // where attention prefetches KV to on that core
+  static constexpr bool kZen5KvIntoL1 = true;  // there attention prefetches KV into the L1 cache, not the L2
   static constexpr int kPeakChains = 1;  // its 16 lanes are independent
 
   template <class Fn>

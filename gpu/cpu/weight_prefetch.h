@@ -16,7 +16,7 @@ struct PrefetchDistances {
 };
 /// For AMD's cores up to Zen 4, and for kernels with tiles, whose assembly would have weight_prefetch read anew for each line.
 inline constexpr PrefetchDistances kFarther{.far_bytes = 16384, .near_bytes = 4096};
-/// Cores on which kernels prefetch differently, as measured (docs/benchmarks.md). Of AMD: up to Zen 4, and later ones.
+/// Cores on which kernels prefetch differently, as measured (docs/benchmarks.md). kZen4: AMD's up to Zen 4; kZen5: AMD's later ones.
 enum class CoreKind { kOther, kZen4, kZen5 };
 /// Of the processor at hand. Constant; in kernels.cpp, which is compiled for any processor.
 extern const CoreKind core_kind;
@@ -50,7 +50,7 @@ SEER_INLINE void prefetch_weights(const void* line, const PrefetchDistances& ahe
 // Where memory is the limit, AMD's cores are faster with one prefetch of the lines in the order of memory, from their own page or the next but
 // one. Of what a plain read reaches on one core and on two, with one row of bf16 on a Zen 4: AVX2, 1 KiB ahead, 1.01 and 1.00 instead of
 // 0.79 and 0.97; AVX-512, 8 KiB ahead, 0.95 and above instead of 0.62 and 0.86. With int8, whose conversions take as long there, it gains
-// nothing. On two cores of a Zen 5: AVX-512, one to six rows, bf16 0.90 to 0.96 instead of 0.75 to 0.80 (one row was in order before), one
+// nothing. On two cores of a Zen 5: AVX-512, one to six rows, bf16 0.90 to 0.96 instead of 0.75 to 0.80, one
 // row of int8 0.92 to 0.97 instead of 0.71 to 0.76. There AVX2 is faster with two prefetches.
 constexpr int64_t kInOrderBytes = 8192;
 SEER_INLINE void prefetch_weights_in_order(const void* line) { __builtin_prefetch(static_cast<const char*>(line) + kInOrderBytes); }

@@ -302,7 +302,7 @@ TEST_CASE("cluster: a machine and a rollout that only lost the controller enter 
   rt::kill(second.handle());
   b.run();
   CHECK(b.enter(3).epoch > epoch);
-  CHECK(b.enter(3, identity, epoch).error == "node 3 is refused: a node of that name is being started, or has failed to within the last minute");
+  CHECK(b.enter(3, identity, epoch).error == "node 3 is refused: a node of that name is being started, or failed to start within the last minute");
 }
 
 TEST_CASE("cluster: a controller that was started again with the clock set back repeats no number of those that enter again") {

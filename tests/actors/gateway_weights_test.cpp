@@ -70,7 +70,9 @@ TEST_CASE("gateway: a request for one weight version gets no token of another, w
     const Ticket right = b.ask(3, 0, 4, second);
     b.finish();
     CHECK(b.responses.at(any).size() == 4);
-    const FinishReason expected = in_flight == InFlight::kRedo ? FinishReason::kError : in_flight == InFlight::kAbort ? FinishReason::kAborted : FinishReason::kStop;
+    const FinishReason expected = in_flight == InFlight::kRedo    ? FinishReason::kError
+                                  : in_flight == InFlight::kAbort ? FinishReason::kAborted
+                                                                  : FinishReason::kStop;
     CHECK(std::ranges::any_of(b.responses.at(runs), [&](const auto& r) { return r.second.finish == expected; }));
     for (const auto& [sample, response] : b.responses.at(runs)) {
       CHECK((response.finish == expected || response.finish == FinishReason::kStop));  // some may have ended before
@@ -81,7 +83,8 @@ TEST_CASE("gateway: a request for one weight version gets no token of another, w
     }
     for (const Ticket late : {during, after})
       for (const auto& [sample, response] : b.responses.at(late)) CHECK((response.error == kSays && response.output.empty()));
-    for (const auto& [sample, response] : b.responses.at(right)) CHECK((response.finish == FinishReason::kStop && response.version == WeightVersion{2}));
+    for (const auto& [sample, response] : b.responses.at(right))
+      CHECK((response.finish == FinishReason::kStop && response.version == WeightVersion{2}));
     CHECK(b.state().open.empty());
   }
 }

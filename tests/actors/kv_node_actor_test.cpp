@@ -661,7 +661,7 @@ TEST_CASE("kv node: blocks do not move to a node, nor from one, whose process is
     CHECK(p.report(0).moved_bytes == 0);
     CHECK(p.report(1).guest_bytes == 0);
     CHECK(p.report(0).spilled_bytes >= 2 * kBlockBytes);
-    CHECK(p.state(0).full.contains(NodeId{1}));
+    CHECK(p.state(0).full_until_us.contains(NodeId{1}));
     p.release_all();
   }
 }
@@ -670,7 +670,7 @@ TEST_CASE("kv node: where the best taker cannot be reached another one takes the
   Pool p({.slots = {4, 8, 8}, .lenders = {1, 2}, .cold_blocks = 100, .lacks_one = true});
   p.park(0, 1, 4, 9);
   p.park(0, 2, 2, 5);
-  CHECK(p.state(0).full.size() == 1);
+  CHECK(p.state(0).full_until_us.size() == 1);
   CHECK(p.report(0).moved_bytes == 2 * kBlockBytes);
   CHECK(p.report(0).spilled_bytes == 0);
   CHECK(p.report(1).guest_bytes + p.report(2).guest_bytes == 2 * kBlockBytes);

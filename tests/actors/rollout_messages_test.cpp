@@ -152,7 +152,11 @@ TEST_CASE("rollout: tokens of other weights never enter a response, and who sent
     s.progress(chunk, {11});
     const ChunkTokens others{chunk, 1, {{12}, {-1.0f}}};
     if (at_end)
-      rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = ChunkEnd::kFinished, .ending = {FinishReason::kStop, {}, {}}, .last = others, .version = WeightVersion{2}});
+      rt::post(s.rollout, ChunkDone{.chunk = chunk,
+                                    .end = ChunkEnd::kFinished,
+                                    .ending = {FinishReason::kStop, {}, {}},
+                                    .last = others,
+                                    .version = WeightVersion{2}});
     else
       rt::post(s.rollout, ChunkProgress{InstanceId{0}, {others}, 0, WeightVersion{2}});
     s.run_for(1000);

@@ -142,7 +142,8 @@ class SglangTest(GroupTest):
         self.servers[0].fails.add("/update_weights_from_disk")
         self.post("/update_weights_from_disk", update, 400)
         self.servers[0].fails.clear()
-        self.refused("/update_weights_from_disk", {**update, "weight_version": 2}, "weight version 2: an update that failed had it, so expected one above 2")
+        self.refused("/update_weights_from_disk", {**update, "weight_version": 2},
+                     "weight_version is 2: an update to 2 failed, so expected a number above that")
         self.post("/update_weights_from_disk", update)
         self.label("3")
         self.assertEqual(self.answers(), ("2", 3))

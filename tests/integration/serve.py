@@ -148,7 +148,6 @@ class ServeTest(ServedCase):
         self.served.post("/abort_request", {"rid": "mine"})
         aborted = [answer.result() for answer in mine]
         self.assertEqual({answer["meta_info"]["finish_reason"]["type"] for answer in aborted}, {"abort"})
-        self.assertTrue(any(answer["output_ids"] for answer in aborted))
         if other[0].done():
             self.assertEqual(other[0].result()["meta_info"]["finish_reason"]["type"], "length")
         self.served.post("/abort_request", {"abort_all": True})

@@ -71,11 +71,15 @@ class Storm {
     o.remake_us = chance(50) ? from(1, 50'000) : 0;
     return o;
   }
-  GatewayConfig config() { return {.group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8}; }
+  GatewayConfig config() {
+    return {.group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8};
+  }
   GatewayBench::ChooseSchedule choose() {
     if (chance(70)) return {};
     return [this](std::vector<GroupSpec>, std::function<void(GatewaySchedule)> then) {
-      bench_.cluster.world.after(from(1, 20'000), [then = std::move(then)] { then({.scheduler = {.policy = "seer", .chunk_tokens = 20}, .why = "so"}); });
+      bench_.cluster.world.after(from(1, 20'000), [then = std::move(then)] {
+        then({.scheduler = {.policy = "seer", .chunk_tokens = 20}, .why = "so"});
+      });
     };
   }
 
@@ -108,7 +112,8 @@ class Storm {
     const WeightVersion next{++orders_ + 1};
     const InFlight how = in_flight();
     bench_.tell([this, next, how](GatewayActor& gateway) {
-      gateway.update_weights({.what = {next, "weights"}, .in_flight = how, .done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; }});
+      const auto done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; };
+      gateway.update_weights({.what = {next, "weights"}, .in_flight = how, .done = done});
     });
   }
   void pause() {
@@ -215,8 +220,8 @@ TEST_CASE("gateway: whatever comes when, each response is given once, is right, 
     INFO("again: SEER_GATEWAY_FIRST_SEED=", seed, " SEER_GATEWAY_SEEDS=1 build/release/bin/seer_sim_tests -tc='gateway: whatever*'");
     Storm(seed).run(all);
   }
-  MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled, " cancelled, ",
-          all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.rollouts, " rollouts");
+  MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled,
+          " cancelled, ", all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.rollouts, " rollouts");
   if (count < kSeeds) return;
   for (const int64_t kind : {all.whole, all.aborted, all.stale, all.cancelled, all.restarts, all.updates, all.crashes}) CHECK(kind > 0);
 }

@@ -73,17 +73,18 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
   CHECK(journal->read()->rollouts.size() == 1);
 }
 
-TEST_CASE("served journal: of a response that starts anew no earlier tokens are left") {
+TEST_CASE("served journal: of a response that starts anew, or goes on from an earlier token, no later tokens of before are left") {
   const ScratchFolder folder;
   const auto journal = opened(folder);
   CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1})}).ok());
   for (const uint32_t sample : {0, 1})
     for (const int64_t first : {0, 2, 4}) CHECK(journal->commit(1, part(0, sample, first, {7, 7}), kMark.version).ok());
   CHECK(journal->commit(1, part(0, 0, 0, {8, 8}), kMark.version).ok());
+  CHECK(journal->commit(1, part(0, 1, 1, {8, 8}), kMark.version).ok());
   const ServedContents had = journal->read().value();
   REQUIRE(had.rollouts[0].begun.size() == 2);
   CHECK(had.rollouts[0].begun[0].output.ids == std::vector{8, 8});
-  CHECK(had.rollouts[0].begun[1].output.ids == std::vector{7, 7, 7, 7, 7, 7});
+  CHECK(had.rollouts[0].begun[1].output.ids == std::vector{7, 8, 8});
 }
 
 TEST_CASE("served journal: groups that are added from a number on replace those that were there from it on") {
