@@ -17,12 +17,12 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
 
 constexpr int64_t kAskTimeoutUs = 2'000'000;    // after that, a silent directory is given up
 constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may have to read from its disk
-constexpr int64_t kColdSilentUs = 10'000'000;   // if no cold read, write or lease ends for that long, openings do without
+constexpr int64_t kColdSilentUs = 10'000'000;   // if no cold read, write or lease ends for that long, who waits does without
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
 constexpr int64_t kUnreachedUs = 60'000'000;  // likewise one that cannot be reached: each question makes the directory promise its room
 constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
 /// Kinds of a Tick.
-enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound, kLookAtOpens };
+enum TickKind : uint32_t { kLookAtParked, kPullIsSilent, kNoRoomFound, kLookAtWaiting };
 
 }  // namespace
 
@@ -110,6 +110,7 @@ void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
   if (!try_reserve(ask, may_wait)) {
     parked.push_back({ask, rt::now_us(self)});
     rt::tell_after(self, kParkedMaxUs, handle{self}, Tick{kLookAtParked});
+    watch_waiting();
   }
   report_room();
 }
@@ -208,21 +209,21 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
                 opened_blocks += static_cast<int64_t>(result.blocks.size());
                 rt::tell(self, reply_to, std::move(opened));
               });
-  watch_opens();
+  watch_waiting();
 }
 
-void KvNodeActor::watch_opens() {
-  if (watches_opens || !tiers->has_waiting_opens()) return;
-  watches_opens = true;
+void KvNodeActor::watch_waiting() {
+  if (watches_waiting || (!tiers->has_waiting_opens() && parked.empty())) return;
+  watches_waiting = true;
   seen_progress = tiers->progress();
-  rt::tell_after(self, kColdSilentUs, handle{self}, Tick{kLookAtOpens});
+  rt::tell_after(self, kColdSilentUs, handle{self}, Tick{kLookAtWaiting});
 }
 
-/// A disk that hangs answers nothing, so no opening may wait for it.
-void KvNodeActor::look_at_opens() {
-  watches_opens = false;
-  if (tiers->progress() == seen_progress) tiers->end_opens();
-  watch_opens();
+/// A disk that hangs answers nothing, so no opening or reservation may wait for it.
+void KvNodeActor::look_at_waiting() {
+  watches_waiting = false;
+  if (tiers->progress() == seen_progress) tiers->note_silence();
+  watch_waiting();
 }
 
 /// Makes the request an owner of the first `here` blocks, which it finds here and will not write again. Another request may have
@@ -488,7 +489,7 @@ void KvNodeActor::on_tick(const Tick& tick) {
   switch (tick.kind) {
     case kLookAtParked: return refuse_parked();
     case kPullIsSilent: return on_silence(tick.of);
-    case kLookAtOpens: return look_at_opens();
+    case kLookAtWaiting: return look_at_waiting();
     case kNoRoomFound:
       if (tick.of == room_question) on_room_found({});
   }

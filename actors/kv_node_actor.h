@@ -118,8 +118,8 @@ struct KvNodeActor {
   size_t blocks_here(const KvOpening& what) const;
   bool is_worth_fetching(const KvOpening& what, size_t here) const;
   void open_here(const OpenBlocks& ask);
-  void watch_opens();
-  void look_at_opens();
+  void watch_waiting();
+  void look_at_waiting();
   void own_blocks(const KvOpening& what, size_t here);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps);
@@ -210,7 +210,7 @@ struct KvNodeActor {
   std::map<NodeId, int64_t> full_until_us;  // nodes that are not asked before: they took less than promised, or were not reached
   KvRoom told_room;                        // by the last KvRoom
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0, guest_blocks = 0;
-  bool watches_opens = false;  // a Tick looks at them
+  bool watches_waiting = false;  // a Tick looks at openings and reservations that wait
   uint64_t seen_progress = 0;  // of the tiers, at the last look
   uint64_t cold_failures = 0;  // calls of the cold store that failed
   std::unique_ptr<KvTiers> tiers;    // declared last, so that its cold store's thread ends first

@@ -229,8 +229,9 @@ void KvTiers::cut_opens_at(Block& block) {
   }
 }
 
-void KvTiers::end_opens() {
+void KvTiers::note_silence() {
   reads_hang_ = reads_in_flight_ > 0;
+  writes_hang_ = spills_in_flight_ > 0;
   std::vector<OpenId> waiting;
   for (const auto& [id, op] : opens_) waiting.push_back(id);
   for (const OpenId id : waiting) {

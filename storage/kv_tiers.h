@@ -160,8 +160,9 @@ class KvTiers {
   bool has_waiting_opens() const { return !opens_.empty(); }  // for cold reads or slots
   /// Rises whenever a cold read or write, or a lease, ends: what opens wait for.
   uint64_t progress() const { return progress_; }
-  /// Nothing of that has ended for too long: answers these opens with what is in DRAM. Until a read ends, others do not wait.
-  void end_opens();
+  /// Nothing of that has ended for too long, as on a disk that hangs: answers these opens with what is in DRAM. Until a read ends opens do
+  /// not wait for one, and until a write ends nobody waits for its room.
+  void note_silence();
   /// `taken`: of blocks that leave, those that the other machine keeps. kStale: not an open lease.
   Status close(LeaseId lease, std::span<const BlockKey> taken = {});
   /// The answer to hooks.find_away_room. 0: no machine has room; it is asked again after look_for_away_room().
@@ -188,7 +189,7 @@ class KvTiers {
 
   /// Slots that are free and not promised to opens.
   int64_t free_for_writers() const;
-  bool cold_writable() const { return cold_ != nullptr && !cold_full_; }
+  bool cold_writable() const { return cold_ != nullptr && !cold_full_ && !writes_hang_; }
   KvTiersStats stats() const;
   ColdStoreStats cold_stats() const { return cold_ != nullptr ? cold_->stats() : ColdStoreStats{}; }
   /// True if nothing is held, read, written or copied.
@@ -245,6 +246,7 @@ class KvTiers {
   std::optional<SpillCandidate> next_to_move() const;
   void move_away(const SpillCandidate& tail, int64_t blocks_max);
   bool is_away_pending() const { return leaving_slots_ > 0 || away_ == AwayRoom::kAsked; }
+  bool cold_io_is_under_way() const;
   bool room_is_under_way() const;
   bool others_give_room() const;                   // slots that others read come free, and their blocks can leave
   int64_t free_soon() const;                       // counting those of blocks that leave
@@ -265,7 +267,7 @@ class KvTiers {
   int32_t spills_in_flight_ = 0;
   int32_t reads_in_flight_ = 0;
   uint64_t progress_ = 0;
-  bool reads_hang_ = false;                   // opens were ended while reads were in flight; none has ended since
+  bool reads_hang_ = false, writes_hang_ = false;  // there was silence while some were in flight; none has ended since
   int64_t wanted_slots_ = 0;                  // for blocks that were answered with kLater
   bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since

@@ -11,12 +11,16 @@ int64_t KvTiers::free_for_writers() const {
   return int64_t{arena_->free_count()} - static_cast<int64_t>(promote_queue_.size());
 }
 
-int64_t KvTiers::free_soon() const { return int64_t{arena_->free_count()} + spilling_slots_ + leaving_slots_; }
+int64_t KvTiers::free_soon() const { return int64_t{arena_->free_count()} + (writes_hang_ ? 0 : spilling_slots_) + leaving_slots_; }
+
+bool KvTiers::cold_io_is_under_way() const {
+  return (spills_in_flight_ > 0 && !writes_hang_) || (reads_in_flight_ > 0 && !reads_hang_);
+}
 
 bool KvTiers::room_is_under_way() const {
   const auto& counts = index_.counts();
   const auto in = [&](BlockState s) { return counts.by_state[static_cast<int>(s)]; };
-  if (spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || in(BlockState::kQuarantined) > 0) return true;
+  if (cold_io_is_under_way() || is_away_pending() || in(BlockState::kQuarantined) > 0) return true;
   // What is being written or read now can leave afterwards.
   return (cold_writable() || away_ != AwayRoom::kNone) && (in(BlockState::kWriting) > 0 || counts.leased > 0);
 }
@@ -50,7 +54,7 @@ void KvTiers::serve_opens() {
     const OwnerId owner = opens_.at(promote_queue_.begin()->second->waiting.front()).owner;
     make_room(static_cast<int64_t>(promote_queue_.size()), owner, {.pinned = true, .next_use = 0});
     promote_queued();
-    if (promote_queue_.empty() || spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || others_give_room() || arena_->free_count() > 0) return;
+    if (promote_queue_.empty() || cold_io_is_under_way() || is_away_pending() || others_give_room() || arena_->free_count() > 0) return;
     cut_last_open();
   }
 }
@@ -202,6 +206,7 @@ void KvTiers::on_spilled(const std::vector<uint32_t>& slots, const std::vector<S
   SEER_CHECK(slots.size() == statuses.size(), slots.size(), statuses.size());
   --spills_in_flight_;
   ++progress_;
+  writes_hang_ = false;
   bool full = false;
   for (size_t i = 0; i < slots.size(); ++i) {
     Block& block = *index_.in_slot(slots[i]);
@@ -271,7 +276,7 @@ void KvTiers::promote_queued() {
     }
     if (submit_read(batch)) continue;
     // The store's queue is full: try again when one of our operations ends; if none is open, cut an open.
-    if (spills_in_flight_ > 0 || reads_in_flight_ > 0) return;
+    if (cold_io_is_under_way()) return;
     cut_last_open();
   }
 }

@@ -16,11 +16,17 @@ namespace {
 
 constexpr KvOwner kSecond = owner_of(RequestId{GroupId{7}, 0}), kThird = owner_of(RequestId{GroupId{8}, 0});
 
-/// A disk that holds its reads back while the test wants it.
+/// A disk that holds its reads back while the test wants it, or its writes.
 struct HeldReads final : ColdStore {
-  using Held = std::vector<std::function<void()>>;
+  struct Held : std::vector<std::function<void()>> {
+    bool writes = false;
+  };
   HeldReads(std::unique_ptr<ColdStore> disk_in, Held* held_in) : disk(std::move(disk_in)), held(held_in) {}
-  Status put(std::vector<ColdBlock> blocks, Done done) override { return disk->put(std::move(blocks), std::move(done)); }
+  Status put(std::vector<ColdBlock> blocks, Done done) override {
+    if (!held->writes) return disk->put(std::move(blocks), std::move(done));
+    held->push_back([this, blocks, done] { CHECK(disk->put(blocks, done).ok()); });
+    return {};
+  }
   Status get(std::vector<ColdBlock> blocks, Done done) override {
     held->push_back([this, blocks, done] { CHECK(disk->get(blocks, done).ok()); });
     return {};
@@ -315,6 +321,27 @@ TEST_CASE("kv node: an instance that dies while its blocks are read back leaves 
   CHECK(b.state().clients.size() == 1);
   CHECK(b.state().leases.empty());
   CHECK(b.arena->taken_count() == 0);
+}
+
+TEST_CASE("kv node: nobody waits for the room of writes that hang") {
+  HeldReads::Held held;
+  held.writes = true;
+  Bench b(4, 64, 4096, &held);
+  b.store(kSecond, 0, 4);
+  const uint64_t asked = b.op + 1;
+  CHECK(b.reserve(kThird, 0, 3, true).empty());  // blocks of the other one are being written
+  CHECK(!held.empty());
+  b.world.run_until(b.world.now_us() + 15'000'000);
+  CHECK(b.reserved(asked, b.client).size() == 1);
+  CHECK(b.state().parked.empty());
+  const uint64_t next = b.op + 1;
+  CHECK(b.reserve(kOwner, 0, 4, true).size() == 1);  // at once
+  CHECK(b.reserved(next, b.client).size() == 1);
+  held.writes = false;
+  for (const auto& write : held) write();
+  b.run();
+  for (const KvOwner owner : {kOwner, kSecond, kThird}) b.release(owner);
+  CHECK(b.state().tiers->is_drained());
 }
 
 TEST_CASE("kv node: who was down and asks again gets no lease of what it asked before") {

@@ -689,7 +689,7 @@ TEST_CASE("kv tiers: opens whose reads hang end with what is in DRAM, and later 
     node.tiers->open({1}, keys_of(chain_of(1, 4)), [&](OpenResult opened) { result = std::move(opened); });
     step_all();
     CHECK(result.has_value() != ends_opens);
-    if (ends_opens) node.tiers->end_opens();
+    if (ends_opens) node.tiers->note_silence();
     step_all();
     REQUIRE(result);
     CHECK(result->blocks.size() == 2);
