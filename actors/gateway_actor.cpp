@@ -12,7 +12,6 @@ namespace {
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 constexpr size_t kRolloutsKept = 16;
-constexpr size_t kLateMax = 16;
 /// Kinds of a Tick.
 enum TickKind : uint32_t { kPlace, kLookIfIdle, kEndUpdate };
 
@@ -56,12 +55,6 @@ void add_begun(const std::vector<GatewayActor::Piece>& pieces, WeightVersion ver
 
 bool is_any(const GatewayRequest&) { return true; }
 
-/// Takes the checksum that a machine has found, if it is the first. False: it has found other weights, so it is not used with this version.
-bool has_same(const WeightsUpdated& answer, NewWeights& what) {
-  if (what.weights == 0) what.weights = answer.weights;
-  return answer.weights == what.weights;
-}
-
 }  // namespace
 
 GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig config_in, GatewayFleet fleet_in,
@@ -72,8 +65,7 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
       client(std::move(client_in)),
       door(std::move(door_in)),
       log(std::move(log_in)),
-      version(config.version),
-      weights(config.weights),
+      weights(config.version, config.weights, config.update_us_max),
       scheduler(config.rollout.scheduler),
       choice(fleet.choose_schedule ? Choice::kOpen : Choice::kMade) {
   door->set_wake(rt::waker<GatewayActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
@@ -126,7 +118,7 @@ void GatewayActor::on_tick(const Tick& tick) {
   switch (tick.kind) {
     case kPlace: is_ticking = false; break;
     case kLookIfIdle: return close_idle_rollout();
-    case kEndUpdate: end_update_in_time(); break;
+    case kEndUpdate: weights.end_in_time(rt::now_us(self)); return apply_weights();
   }
   place();
 }
@@ -274,12 +266,12 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   RolloutConfig rollout = config.rollout;
   rollout.scheduler = scheduler;
   rollout.id = current;
-  rollout.version = version;
-  rollout.weights = weights;
+  rollout.version = weights.version();
+  rollout.weights = weights.weights();
   rollout.open = true;
   rollout.cuts_lengths = true;
   rollout.kv_tokens = kv_there();
-  Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
+  Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = rollout.version, .began_us = rt::now_us(self)};
   return rollouts.emplace(current, std::move(opened)).first->second;
 }
 
@@ -369,12 +361,12 @@ void GatewayActor::give_unstarted(const Piece& piece, FinishReason finish, std::
   response.seed = piece.request->seeds[piece.sample];
   response.finish = finish;
   response.error = std::move(error);
-  response.version = version;
+  response.version = weights.version();
   give(piece, std::move(response));
 }
 
 void GatewayActor::give_stale(const Piece& piece) {
-  give_unstarted(piece, FinishReason::kError, cat("it is for weight version ", *piece.request->version, " alone, and version ", version, " runs"));
+  give_unstarted(piece, FinishReason::kError, cat("it is for weight version ", *piece.request->version, " alone, and version ", weights.version(), " runs"));
 }
 
 void GatewayActor::on_commits(RolloutCommits& commits) {
@@ -512,7 +504,7 @@ void GatewayActor::drain() {
 
 void GatewayActor::see_if_idle() {
   watch_idle();
-  if (update && !update->until_us && running.empty()) limit_update();
+  if (running.empty()) start_update_time();
   if (!running.empty() && is_paused) return;
   for (const auto& idle : std::exchange(when_idle, {})) idle();
 }
@@ -532,147 +524,80 @@ Status GatewayActor::flush() {
 // ---- weights -------------------------------------------------------------------------------------------------------------------
 
 void GatewayActor::update_weights(WeightsOrder order) {
-  if (update) return order.done(fail(Code::kUnavailable, "an update to weight version ", update->order.what.version, " is under way"));
-  if (order.what.version <= version)
-    return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"));
+  if (Status may = weights.may_begin(order.what); !may.ok()) return order.done(std::move(may));
   log.info(rt::now_us(self), "weights_update", {{"weight_version", order.what.version}, {"folder", order.what.folder}});
   // Requests that wait, also those that will start again, get the new weights.
   if (order.in_flight != InFlight::kFinish)
     for (auto& [id, run] : running)
       if (!run.is_redone) end_early(id, run, order.in_flight);
   close_rollout();
-  const NewWeights what = order.what;
-  update = {.order = std::move(order)};
-  const std::vector<NodeId> asked = fleet.update_weights(what, handle{self});
-  update->waiting.insert(asked.begin(), asked.end());
-  update->asked = update->waiting;
-  if (asked.empty()) return finish_update(fail(Code::kUnavailable, "there is no machine"));
-  if (update->order.in_flight != InFlight::kFinish || running.empty()) limit_update();  // else once these are over
+  update_done = std::move(order.done);
+  const std::vector<NodeId> asked = fleet.update_weights(order.what, handle{self});
+  weights.begin(std::move(order.what), std::move(order.name), asked);
+  if (order.in_flight != InFlight::kFinish || running.empty()) start_update_time();  // else once these are over
+  apply_weights();
 }
 
-void GatewayActor::limit_update() {
-  update->until_us = rt::now_us(self) + config.update_us_max;
-  rt::tell_after(self, config.update_us_max, handle{self}, Tick{kEndUpdate});
+void GatewayActor::start_update_time() {
+  if (weights.start_time(rt::now_us(self))) rt::tell_after(self, config.update_us_max, handle{self}, Tick{kEndUpdate});
 }
 
 void GatewayActor::on_weights(const WeightsUpdated& answer) {
-  if (!update || answer.version != update->order.what.version) return on_late_weights(answer);
-  // One that was lost meanwhile may be back.
-  if (update->waiting.erase(answer.node) == 0 && update->silent.erase(answer.node) == 0) return;
-  NewWeights& what = update->order.what;
-  if (answer.weights == 0 && answer.error.empty()) update->asked.erase(answer.node);
-  if (!answer.error.empty()) update->error = answer.error;
-  if (answer.weights != 0 && has_same(answer, what))
-    update->changed.push_back(answer.node);
-  else if (answer.weights != 0)
-    update->error = cat("node ", answer.node, " found other weights in ", what.folder, " than the machines before it");
-  settle_update();
+  if (weights.is_late(answer)) {
+    log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}, {"error", answer.error}});
+    if (fleet.changed_late) fleet.changed_late(answer);
+  }
+  weights.note(answer);
+  apply_weights();
 }
 
 void GatewayActor::lose_node(NodeId node, bool in_order) {
   if (in_order) std::erase_if(kv_tokens, [node](const auto& known) { return known.first.value / kNodeInstancesMax == node.value; });
-  for (auto& [number, of] : late) {
-    of.unchanged.erase(node);
-    std::erase(of.changed, node);
-  }
-  use_late_weights();
-  if (!update || update->waiting.erase(node) == 0) return;
-  update->error = cat("node ", node, " was lost while it changed its weights");
-  update->silent.insert(node);
-  update->asked.erase(node);
-  settle_update();
+  weights.lose(node);
+  apply_weights();
 }
 
 void GatewayActor::follow_weights(const ClusterWeights& now) {
-  if (now.what.version <= version) return;
-  elsewhere = now;
-  if (!update) use_elsewhere();
+  weights.follow(now);
+  apply_weights();
 }
 
-void GatewayActor::use_elsewhere() {
-  const std::optional<ClusterWeights> now = std::exchange(elsewhere, {});
-  if (!now || now->what.version <= version) return;
-  log.info(rt::now_us(self), "weights_elsewhere", {{"weight_version", now->what.version}});
-  start_anew_with(*now, {});
-}
-
-/// Nothing goes on with the weights before.
-void GatewayActor::start_anew_with(const ClusterWeights& now, const std::string& name) {
-  end_requests(is_any, InFlight::kRedo);
-  close_rollout();
-  run_with(now.what, name);
-  if (fleet.weights_are) fleet.weights_are(now);
-  place();
-}
-
-void GatewayActor::end_update_in_time() {
-  if (!update || !update->until_us || rt::now_us(self) < *update->until_us) return;
-  update->error = cat("node ", *update->waiting.begin(), " has not changed its weights within ", config.update_us_max / 1'000'000, " s");
-  update->silent.merge(update->waiting);
-  update->waiting.clear();
-  settle_update();
-}
-
-/// Once all have answered. If some machine has the new weights, no rollout starts with the old ones: machines that failed to
-/// change get no work.
-void GatewayActor::settle_update() {
-  if (!update->waiting.empty()) return;
-  const NewWeights& what = update->order.what;
-  if (what.version <= version) {
-    update->error = cat("weight version ", version, " of an earlier update came to run meanwhile");
-  } else if (!update->changed.empty()) {
-    run_with(what, update->order.name);
-    if (fleet.weights_are) fleet.weights_are({what, std::move(update->changed)});
-  } else {  // a machine that said no, or nothing, may have them all the same
-    late[what.version] = {.what = what, .name = update->order.name, .unchanged = std::move(update->asked), .changed = {}};
-    if (late.size() > kLateMax) late.erase(late.begin());
+/// Does what follows from what was told to `weights`.
+void GatewayActor::apply_weights() {
+  while (std::optional<WeightUpdates::Step> step = weights.take()) {
+    if (const auto* run = std::get_if<WeightUpdates::Run>(&*step))
+      run_with(*run);
+    else
+      finish_update(std::get<WeightUpdates::Ended>(*step).status);
   }
-  finish_update(update->error.empty() ? Status{} : fail(Code::kUnavailable, update->error));
-}
-
-/// A machine answers to an update that has ended.
-void GatewayActor::on_late_weights(const WeightsUpdated& answer) {
-  log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}, {"error", answer.error}});
-  if (fleet.changed_late) fleet.changed_late(answer);
-  const auto at = late.find(answer.version);
-  if (at == late.end() || answer.weights == 0) return;
-  at->second.unchanged.erase(answer.node);
-  if (has_same(answer, at->second.what)) at->second.changed.push_back(answer.node);
-  use_late_weights();
-}
-
-/// Once all machines have them: no request can run with the old ones any more.
-void GatewayActor::use_late_weights() {
-  const auto at = std::ranges::find_if(late, [](const auto& l) { return l.second.unchanged.empty() && !l.second.changed.empty(); });
-  if (at == late.end()) return;
-  const LateUpdate all = std::move(at->second);
-  start_anew_with({all.what, all.changed}, all.name);
-}
-
-void GatewayActor::run_with(const NewWeights& now, const std::string& name) {
-  version = now.version;
-  weights = now.weights;
-  ++totals.updates;
-  late.erase(late.begin(), late.upper_bound(version));
-  if (client.runs) client.runs(version, name);
-  for (const Piece& piece : take_waiting([this](const GatewayRequest& request) { return is_stale(request); })) give_stale(piece);
-}
-
-void GatewayActor::finish_update(Status status) {
-  const auto done = std::move(update->order.done);
-  totals.updates_failed += status.ok() ? 0 : 1;
-  update.reset();
-  log.info(rt::now_us(self), "weights_updated", {{"weight_version", version}, {"error", status.ok() ? "" : status.error().detail}});
-  done(std::move(status));
-  use_elsewhere();
   place();
+}
+
+void GatewayActor::run_with(const WeightUpdates::Run& run) {
+  const WeightVersion version = run.now.what.version;
+  if (run.cause == WeightUpdates::Cause::kElsewhere) log.info(rt::now_us(self), "weights_elsewhere", {{"weight_version", version}});
+  if (run.cause != WeightUpdates::Cause::kUpdate) {  // nothing goes on with the weights before
+    end_requests(is_any, InFlight::kRedo);
+    close_rollout();
+  }
+  ++totals.updates;
+  if (client.runs) client.runs(version, run.name);
+  for (const Piece& piece : take_waiting([this](const GatewayRequest& request) { return is_stale(request); })) give_stale(piece);
+  if (fleet.weights_are) fleet.weights_are(run.now);
+}
+
+void GatewayActor::finish_update(const Status& status) {
+  totals.updates_failed += status.ok() ? 0 : 1;
+  log.info(rt::now_us(self), "weights_updated",
+           {{"weight_version", weights.version()}, {"error", status.ok() ? "" : status.error().detail}});
+  std::exchange(update_done, {})(status);
 }
 
 GatewayLoads GatewayActor::loads() const {
   GatewayLoads now = totals;
-  now.version = version;
+  now.version = weights.version();
   now.is_paused = is_paused;
-  now.is_updating = update.has_value();
+  now.is_updating = weights.is_under_way();
   now.running = std::ssize(running);
   now.waiting = pieces_open - now.running;
   now.rollouts = std::ssize(rollouts);

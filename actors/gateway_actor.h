@@ -28,6 +28,7 @@
 
 #include "actors/log.h"
 #include "actors/rollout_actor.h"
+#include "actors/weight_updates.h"
 #include "protocols/actors.h"
 #include "protocols/workers.h"
 
@@ -234,22 +235,6 @@ struct GatewayActor {
     int64_t on_instances = 0;
     double kv_use_share = 0;
   };
-  struct Update {
-    WeightsOrder order;
-    std::set<NodeId> waiting;     // for these
-    std::vector<NodeId> changed;  // with these
-    std::string error;            // of some node
-    std::set<NodeId> asked;       // those that have instances and were not lost
-    std::set<NodeId> silent;      // not waited for any longer
-    std::optional<int64_t> until_us = {};  // none: requests may finish first
-  };
-  /// An update that ended without an answer of some nodes, and changed none.
-  struct LateUpdate {
-    NewWeights what;
-    std::string name;
-    std::set<NodeId> unchanged;   // nodes with older weights, as far as is known
-    std::vector<NodeId> changed;
-  };
 
   enum class Choice : uint8_t { kOpen, kAsked, kMade };
 
@@ -260,7 +245,7 @@ struct GatewayActor {
   bool may_join(const Gathered& group, const GatewayRequest& request) const;
   bool is_due(const Gathered& group) const;
   void place();
-  bool is_held() const { return is_paused || update.has_value() || choice == Choice::kAsked; }
+  bool is_held() const { return is_paused || weights.is_under_way() || choice == Choice::kAsked; }
   bool should_choose() const;
   void choose_schedule();
   void on_schedule(GatewaySchedule schedule);
@@ -285,19 +270,14 @@ struct GatewayActor {
   void on_commits(RolloutCommits& commits);
   void on_summary(const RolloutSummary& summary);
   void on_weights(const WeightsUpdated& answer);
-  void settle_update();
-  void on_late_weights(const WeightsUpdated& answer);
-  void use_late_weights();
-  void run_with(const NewWeights& now, const std::string& name);
+  void apply_weights();
+  void run_with(const WeightUpdates::Run& run);
+  void finish_update(const Status& status);
+  void start_update_time();
   void see_if_idle();
-  void limit_update();
-  void end_update_in_time();
-  void finish_update(Status status);
-  void use_elsewhere();
-  void start_anew_with(const ClusterWeights& now, const std::string& name);
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
-  bool is_stale(const GatewayRequest& request) const { return request.version.value_or(version) != version; }
+  bool is_stale(const GatewayRequest& request) const { return request.version.value_or(weights.version()) != weights.version(); }
   void give_stale(const Piece& piece);
   void log_end(const Open& request) const;
 
@@ -324,13 +304,10 @@ struct GatewayActor {
   std::map<InstanceId, KnownKv> kv_tokens;          // that instances hold, as the last rollout said
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests cancelled since the last sweep()
-  WeightVersion version;
-  uint64_t weights;                                 // their checksum; 0: any
+  WeightUpdates weights;
+  std::function<void(Status)> update_done;          // of the update that is under way
   ChunkSchedulerConfig scheduler;                   // of rollouts that open
   Choice choice;                                    // of that
-  std::optional<Update> update;
-  std::optional<ClusterWeights> elsewhere;          // that came from others during the update
-  std::map<WeightVersion, LateUpdate> late;         // the last ones, above `version`
   bool is_paused = false;
   std::vector<std::function<void()>> when_idle;     // of those that paused
   bool is_ticking = false, watches_idle = false;

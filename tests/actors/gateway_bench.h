@@ -84,7 +84,7 @@ struct GatewayBench {
   }
   void run_for(int64_t us) { cluster.run_for(us); }
   void finish() {
-    cluster.world.run_until(600'000'000, [this] { return state().open.empty() && !state().update; });
+    cluster.world.run_until(600'000'000, [this] { return state().open.empty() && !state().weights.is_under_way(); });
     run_for(1'000'000);
   }
   GatewayReport report() {

@@ -106,7 +106,7 @@ class Storm {
     if (chance(30)) request.group = "named", request.group_size = static_cast<uint32_t>(from(1, 6));
     const auto first = static_cast<uint32_t>(from(0, 3)), end = static_cast<uint32_t>(from(first + 1, 4));
     const Ticket ticket = bench_.ask(static_cast<uint32_t>(from(0, 7)), first, end, request);
-    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.state().version, .came = acts_};
+    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.state().weights.version(), .came = acts_};
   }
   void update() {
     const WeightVersion next{++orders_ + 1};
