@@ -43,8 +43,9 @@ void plan_decode_rows(std::span<const RunningSequence> sequences, uint32_t block
   }
 }
 
-void plan_drafts(std::span<const RunningSequence> sequences, uint32_t block_tokens, Budget& left, StepPlan& plan) {
-  for (PlannedRows& planned : plan.sequences) {
+/// For the first `decoding` of the planned sequences.
+void plan_drafts(std::span<const RunningSequence> sequences, uint32_t block_tokens, size_t decoding, Budget& left, StepPlan& plan) {
+  for (PlannedRows& planned : std::span(plan.sequences).first(decoding)) {
     const RunningSequence& s = sequences[static_cast<size_t>(planned.sequence)];
     const int64_t fits = room(s.known_tokens, s.table_blocks + planned.new_blocks, left.blocks, block_tokens);
     planned.draft_tokens = static_cast<int32_t>(std::min({int64_t{s.draft_tokens}, left.rows, fits}));
@@ -63,11 +64,14 @@ void plan_drafts(std::span<const RunningSequence> sequences, uint32_t block_toke
 
 void plan_prefill(std::span<const RunningSequence> sequences, uint32_t block_tokens, bool alone, Budget& left,
                   StepPlan& plan) {
-  for (size_t i = 0; i < sequences.size() && left.rows > 0 && left.prefill_tokens > 0; ++i) {
+  for (size_t i = 0; i < sequences.size() && left.prefill_tokens > 0; ++i) {
     const RunningSequence& s = sequences[i];
     if (decodes(s) || s.kv_tokens == s.known_tokens) continue;
-    const int64_t wanted = std::min({s.known_tokens - s.kv_tokens, left.rows, left.prefill_tokens});
+    const int64_t may = std::min(s.known_tokens - s.kv_tokens, left.prefill_tokens);
+    const int64_t wanted = std::min(may, left.rows);
     const int64_t rows = std::min(wanted, room(s.kv_tokens, s.table_blocks, left.blocks, block_tokens));
+    plan.is_cut |= rows < may;
+    plan.rows_short |= rows == left.rows && rows < may;
     if (rows > 0) {
       const bool to_the_end = s.kv_tokens + rows == s.known_tokens;
       const int32_t new_blocks = blocks_needed(s.kv_tokens + rows, s.table_blocks, block_tokens);
@@ -78,10 +82,10 @@ void plan_prefill(std::span<const RunningSequence> sequences, uint32_t block_tok
       left.rows -= rows;
       left.prefill_tokens -= rows;
       left.blocks -= new_blocks;
-    } else if (alone && plan.sequences.empty() && plan.blocks_short == 0) {
+    } else if (alone && wanted > 0 && plan.sequences.empty() && plan.blocks_short == 0) {
       plan.blocks_short = 1;
     }
-    if (rows < wanted) return;
+    if (rows < may) return;
   }
 }
 
@@ -96,8 +100,9 @@ void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConf
   plan.is_cut = plan.rows_short = false;
   Budget left{config.rows_max - rows_taken, config.prefill_tokens_max, available_blocks};
   plan_decode_rows(sequences, block_tokens, left, plan);
-  plan_drafts(sequences, block_tokens, left, plan);
+  const size_t decoding = plan.sequences.size();
   plan_prefill(sequences, block_tokens, rows_taken == 0, left, plan);
+  plan_drafts(sequences, block_tokens, decoding, left, plan);
 }
 
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,

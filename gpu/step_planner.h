@@ -7,9 +7,9 @@
 // draft, if it has one. Until then it prefills: pieces of the known tokens, the last piece sampled at its end.
 //
 // Rows, KV blocks and prefill tokens are handed out in this order, each first come first served:
-//   1. the decode row of every decoding sequence, so that nobody waits for a long prompt or a long draft of another;
-//   2. draft tokens;
-//   3. prefill pieces. A prompt that lacks rows or blocks ends the list: later ones never overtake it.
+//   1. the decode row of every decoding sequence, so that nobody waits for a long prompt of another;
+//   2. prefill pieces. A prompt that lacks rows or blocks ends the list: later ones never overtake it;
+//   3. draft tokens: a guess takes nothing from work that must be done.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,7 +24,7 @@ struct StepPlannerConfig {
 };
 
 struct RunningSequence {
-  uint64_t id = 0;
+  uint64_t id = 0;             // by arrival
   int64_t known_tokens = 0;    // prompt and output; >= 1
   int64_t kv_tokens = 0;       // of these, from the start, have their KV; < known_tokens unless there is nothing to do
   int32_t draft_tokens = 0;    // proposed to follow the last known token; used only when the sequence decodes
@@ -50,8 +50,8 @@ struct StepPlan {
   int32_t new_blocks = 0;    // sum over sequences; <= the blocks available
   int32_t blocks_short = 0;  // missing for decode rows that had to be left out; 1 if only prefill is left and has no room
                              // at all. The planned rows can run without them
-  bool is_cut = false;       // some decode row or draft token was left out
-  bool rows_short = false;   // because rows_max was reached
+  bool is_cut = false;       // some row was left out for want of rows or blocks
+  bool rows_short = false;   // something was left out because rows_max was reached
 };
 
 /// Device blocks to add to a table of `table_blocks` so that it covers `tokens` positions.

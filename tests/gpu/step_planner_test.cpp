@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 using namespace seer;
@@ -42,11 +43,7 @@ class SlowPlanner {
     StepPlan out;
     for (size_t i = 0; i < sequences_.size(); ++i)
       if (decodes(i) && !give(i, config_.rows_max) && all_rows() < config_.rows_max) ++out.blocks_short;
-    for (size_t i = 0; i < sequences_.size(); ++i)
-      while (rows_[i] > 0 && rows_[i] < 1 + sequences_[i].draft_tokens && give(i, config_.rows_max)) {
-      }
-    const int decode_rows = all_rows();
-    const int rows_max = std::min(config_.rows_max, decode_rows + config_.prefill_tokens_max);
+    const int rows_max = std::min(config_.rows_max, all_rows() + config_.prefill_tokens_max);
     std::vector<size_t> prefills;
     for (size_t i = 0; i < sequences_.size(); ++i) {
       if (decodes(i)) continue;
@@ -58,6 +55,10 @@ class SlowPlanner {
         out.blocks_short = 1;
       if (rows_[i] < missing) break;
     }
+    const int prefill_rows = std::accumulate(prefills.begin(), prefills.end(), 0, [&](int sum, size_t i) { return sum + rows_[i]; });
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      while (decodes(i) && rows_[i] > 0 && rows_[i] < 1 + sequences_[i].draft_tokens && give(i, config_.rows_max)) {
+      }
     for (size_t i = 0; i < sequences_.size(); ++i)
       if (decodes(i) && rows_[i] > 0)
         out.sequences.push_back({static_cast<int>(i), rows_[i], rows_[i] - 1, rows_[i], blocks(i)});
@@ -66,8 +67,8 @@ class SlowPlanner {
       const bool sampled = s.wants_sampling && s.kv_tokens + rows_[i] == s.known_tokens;
       out.sequences.push_back({static_cast<int>(i), rows_[i], 0, sampled ? 1 : 0, blocks(i)});
     }
-    out.decode_rows = decode_rows;
-    out.prefill_rows = all_rows() - decode_rows;
+    out.decode_rows = all_rows() - prefill_rows;
+    out.prefill_rows = prefill_rows;
     out.new_blocks = all_blocks();
     return out;
   }
@@ -125,6 +126,14 @@ TEST_CASE("step planner: decode rows go first, prefill pieces fill up first come
   CHECK(plan.prefill_rows == 105);
   CHECK(plan.new_blocks == 29);
   CHECK(plan.blocks_short == 0);
+}
+
+TEST_CASE("step planner: drafts take no row and no block that a prompt can use") {
+  const std::vector<RunningSequence> sequences = {sequence(0, 8, 7, 6), sequence(1, 8, 7, 6), sequence(2, 20, 0)};
+  const StepPlan rows = plan_of(sequences, {.prefill_tokens_max = 16, .rows_max = 20}, 1000);
+  CHECK(rows.sequences == std::vector<PlannedRows>{{0, 3, 2, 3, 1}, {1, 1, 0, 1, 0}, {2, 16, 0, 0, 4}});
+  const StepPlan blocks = plan_of(sequences, {.prefill_tokens_max = 100, .rows_max = 100}, 6);
+  CHECK(blocks.sequences == std::vector<PlannedRows>{{0, 5, 4, 5, 1}, {1, 1, 0, 1, 0}, {2, 20, 0, 1, 5}});
 }
 
 TEST_CASE("step planner: a decode row is never lost to a draft") {
@@ -188,13 +197,11 @@ TEST_CASE("step planner: random plans agree with the slow obvious reference") {
     REQUIRE(plan.prefill_rows == expected.prefill_rows);
     REQUIRE(plan.new_blocks == expected.new_blocks);
     REQUIRE(plan.blocks_short == expected.blocks_short);
-    int64_t wanted = 0, given = 0;  // by those that decode
-    for (const RunningSequence& s : sequences)
-      wanted += decodes(s) ? 1 + s.draft_tokens : 0;
-    for (const PlannedRows& rows : plan.sequences)
-      given += decodes(sequences[static_cast<size_t>(rows.sequence)]) ? rows.rows : 0;
-    REQUIRE(plan.is_cut == (given < wanted));
-    if (plan.rows_short) REQUIRE(plan.decode_rows == config.rows_max);
+    int64_t decoding = 0, prefilling = 0;  // rows that could be used
+    for (const RunningSequence& s : sequences) (decodes(s) ? decoding : prefilling) += decodes(s) ? 1 + s.draft_tokens : s.known_tokens - s.kv_tokens;
+    prefilling = std::min<int64_t>(prefilling, config.prefill_tokens_max);
+    REQUIRE(plan.is_cut == (plan.decode_rows + plan.prefill_rows < decoding + prefilling));
+    if (plan.rows_short) REQUIRE(plan.decode_rows + plan.prefill_rows == config.rows_max);
   }
 }
 
