@@ -251,8 +251,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.add(s);
   if (drafts) drafts->chunk_came();
 
-  if (batch.blocks_short() && s.has_pool)
-    kv.add_arrival(s);  // find() would take blocks that were freed for sequences already running
+  if (s.has_pool && (batch.blocks_short() || kv.has_arrivals()))
+    kv.add_arrival(s);  // find() would take blocks that were freed for those that came before
   else if (kv.find(s))
     run(s);
   go_on();

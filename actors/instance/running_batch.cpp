@@ -26,8 +26,7 @@ RunningBatch::RunningBatch(StepPlannerConfig planner, int32_t step_depth, const 
 void RunningBatch::add(Sequence& s) { add_unslotted(s); }
 
 void RunningBatch::add_unslotted(Sequence& s) {
-  const auto chunk = [](const Sequence* of) { return of->chunk; };
-  unslotted_.insert(std::ranges::upper_bound(unslotted_, s.chunk, {}, chunk), &s);
+  unslotted_.insert(std::ranges::upper_bound(unslotted_, s.arrival, {}, &Sequence::arrival), &s);
 }
 
 void RunningBatch::remove(Sequence& s) {
@@ -79,7 +78,7 @@ void RunningBatch::gather_running() {
     }
     if (s.phase != ChunkPhase::kRunning || waits_for_prompt(s)) continue;
     running_.push_back(&s);
-    rows_.push_back({.id = s.chunk.number,
+    rows_.push_back({.id = s.arrival,
                      .known_tokens = s.log.size(),
                      .kv_tokens = s.kv_tokens,
                      .draft_tokens = 0,
@@ -137,7 +136,7 @@ std::vector<Sequence*> RunningBatch::pick_victims() {
   const auto add = [&](const Slot& member) {
     if (member.sequence == nullptr) return;
     all.push_back(member.sequence);
-    rows_.push_back({.id = member.chunk.number, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
+    rows_.push_back({.id = member.arrival, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
   };
   std::ranges::for_each(slots_, add);
   std::vector<Sequence*> victims;
@@ -206,7 +205,7 @@ void RunningBatch::join(const PlannedRows& rows) {
   }
   s.slot = free_slots_.back();
   free_slots_.pop_back();
-  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
+  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.arrival, s.yield_rank};
   slot_rows_ += rows.rows;
   has_changed_ = true;
   note_growth(s.slot);
@@ -348,7 +347,7 @@ std::vector<int32_t> RunningBatch::slots_to_take(const std::vector<int32_t>& end
         if (!std::ranges::binary_search(ended, slot)) slots.push_back(slot);
     }
   }
-  const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).chunk}; };
+  const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).arrival}; };
   std::ranges::sort(slots, {}, order);
   return slots;
 }

@@ -99,7 +99,7 @@ class RunningBatch {
     Sequence* sequence = nullptr;  // null: free, or its chunk is gone
     int32_t rows = 0;              // 0: free
     int32_t sample_rows = 0;       // the last of these
-    ChunkId chunk = {};            // copied from the sequence: reading that would miss the caches
+    uint64_t arrival = 0;          // copied from the sequence: reading that would miss the caches
     uint64_t yield_rank = 0;       // likewise
     bool grows = false;            // it is in growing_
   };
@@ -149,7 +149,7 @@ class RunningBatch {
   SequenceDrafts* const drafts_;
   const OnGain on_gain_;
 
-  std::vector<Sequence*> unslotted_;     // by chunk id
+  std::vector<Sequence*> unslotted_;     // by arrival
   uint64_t next_step_ = 1;
   int32_t orders_ = 0;                   // open
 

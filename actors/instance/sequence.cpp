@@ -96,6 +96,7 @@ Sequence& SequenceTable::add(std::unique_ptr<Sequence> sequence) {
   const auto at = std::ranges::lower_bound(sequences_, id, {}, kById);
   SEER_CHECK(at == sequences_.end() || at->first != id, id);
   live_ += sequence->is_live ? 1 : 0;
+  sequence->arrival = came_++;
   return *sequences_.emplace(at, id, std::move(sequence))->second;
 }
 

@@ -69,6 +69,7 @@ struct Sequence : StepState {
   WeightVersion version;
   int64_t computed_tokens = 0;
   uint64_t yield_rank = 0;
+  uint64_t arrival = 0;                  // how many came to the instance before it, of all rollouts
 
   std::vector<BlockRef> names;           // of the blocks of its first tokens (those in RunChunk), until they are in `chain`
   KeptIds unreported_kept;
@@ -143,6 +144,7 @@ class SequenceTable {
  private:
   std::vector<Entry> sequences_;  // by id
   size_t live_ = 0;               // of them
+  uint64_t came_ = 0;             // since the start
 };
 
 /// Prefetches the cache lines of all sequences together. With many instances in one process, they have left the caches since

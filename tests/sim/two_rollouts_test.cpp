@@ -1,5 +1,5 @@
-// Two rollouts on the same instances, KV pool and draft servers, with the same group numbers and prompts: neither may change a
-// response of the other, or keep it from ending.
+// Several rollouts on the same instances, KV pool and draft servers, with the same group numbers and prompts: none may change a
+// response of another, or keep it waiting.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -64,6 +64,36 @@ SimClusterOptions shared_cluster(const std::string& policy) {
   o.alike_share = 0.9;
   return o;
 }
+
+/// An open rollout of groups with one response each.
+struct OpenRollout {
+  OpenRollout(SimCluster& cluster_in, RolloutId id_in) : cluster(cluster_in), id(id_in) {
+    events = collect_events(cluster.world, seen, true);
+    RolloutConfig config{.id = id, .scheduler = cluster.options.scheduler};
+    config.instances_expected = cluster.options.instances;
+    config.open = config.cuts_lengths = true;
+    rollout = cluster.fleet.start_rollout(config, {}, events);
+  }
+  void add(uint32_t count, int64_t prompt_tokens, int64_t output_tokens) {
+    AddGroups add;
+    for (uint32_t i = 0; i < count; ++i, ++groups) {
+      const uint64_t seed = sample_seed(SimCluster::kRunSeed + id.value, groups, 0);
+      GroupSpec group{.id = {groups, id}, .samples = 1, .sampling = {.max_tokens = output_tokens}, .seeds = {seed}, .known_tokens = {output_tokens}};
+      for (int64_t t = 0; t < prompt_tokens; ++t) group.prompt_ids.push_back(2 + static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(t)) % (SimCluster::kVocab - 2)));
+      cluster.shapes[seed] = {prompt_tokens, output_tokens, groups};
+      add.groups.push_back(std::move(group));
+    }
+    rt::post(rollout, std::move(add));
+  }
+  bool over() const { return seen.completed.size() == groups; }
+
+  SimCluster& cluster;
+  const RolloutId id;
+  uint32_t groups = 0;
+  SimEvents seen;
+  RolloutEvents events;
+  RolloutHandle rollout;
+};
 
 constexpr int64_t kSettleUs = 1'000'000;  // for what is still under way after the end
 
@@ -140,4 +170,50 @@ TEST_CASE("two rollouts: a machine that comes back is announced to both") {
   second.check_exact();
   CHECK(rt::look<RolloutActor>(second.rollout).instances.up().size() == cluster.options.instances);
   CHECK(rt::look<RolloutActor>(cluster.fleet.rollout()).instances.up().size() == cluster.options.instances);
+}
+
+TEST_CASE("several rollouts: one that comes later gets its share of the prefill, whichever has the lower number") {
+  for (const uint32_t number : {1, 3}) {
+    CAPTURE(number);
+    SimClusterOptions o;
+    o.instances = 1;
+    o.device_blocks = 4096;
+    SimCluster cluster(o);
+    OpenRollout busy(cluster, RolloutId{2}), later(cluster, RolloutId{number});
+    busy.add(400, 200, 8);
+    cluster.run_for(50'000);
+    REQUIRE_FALSE(busy.over());
+    later.add(4, 40, 8);
+    const int64_t begin_us = cluster.world.now_us();
+    cluster.world.run_until(600'000'000, [&] { return later.over(); });
+    const int64_t took_us = cluster.world.now_us() - begin_us;
+    cluster.world.run_until(600'000'000, [&] { return busy.over(); });
+    CHECK(took_us * 10 < cluster.world.now_us() - begin_us);  // it did not wait until the other was over
+  }
+}
+
+TEST_CASE("several rollouts: a request that needs much KV starts although another rollout's small ones never cease to come") {
+  for (const std::string policy : {"divided", "seer", "seer+"}) {
+    CAPTURE(policy);
+    SimClusterOptions o;
+    o.instances = 1;
+    o.block_tokens = 16;
+    o.device_blocks = 500;
+    o.dram_blocks = 20'000;
+    o.rows_max = 64;
+    o.prefill_tokens_max = 512;
+    o.scheduler = {.policy = policy, .chunk_tokens = 256, .reserve_share = policy == "seer+" ? 0.1 : 1.0, .starve_us = 1'000'000};
+    SimCluster cluster(o);
+    OpenRollout small(cluster, RolloutId{1}), large(cluster, RolloutId{2});
+    small.add(200, 50, 100);
+    cluster.run_for(30'000);
+    large.add(1, 50, 5000);  // 316 blocks
+    size_t ended = 0;
+    while (!large.over() && cluster.world.now_us() < 60'000'000) {
+      cluster.run_for(2'000);
+      small.add(static_cast<uint32_t>(small.seen.completed.size() - std::exchange(ended, small.seen.completed.size())), 50, 50 + static_cast<int64_t>(ended) * 7 % 100);
+    }
+    CHECK(large.over());
+    CHECK(ended > 200);
+  }
 }
