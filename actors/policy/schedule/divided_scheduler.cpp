@@ -8,7 +8,7 @@ DividedScheduler::DividedScheduler(const ServeOrder& order, const ChunkScheduler
     : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)),
       serve_order_(order),
       config_(config),
-      starved_(order.guards_starving ? std::optional(config.starve_us) : std::nullopt) {}
+      starved_(order.guards_starving || config.is_open ? std::optional(config.starve_us) : std::nullopt) {}
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);

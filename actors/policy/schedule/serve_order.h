@@ -14,7 +14,8 @@ struct ServeOrder {
   uint64_t (*rank)(const RequestState& request, int64_t group_estimate_tokens);
   bool latest_yields = false;  // the request started last gives way, not the one with the largest rank, so that work
                                // nearly done goes on
-  bool guards_starving = false;  // a request that waited longer than starve_us goes first now and then (Algorithm 2)
+  bool guards_starving = false;  // a request that waited longer than starve_us goes first now and then (Algorithm 2), also
+                                 // in a rollout that is not open
   bool needs_lengths = false;    // the rank reads known_tokens
 };
 
