@@ -106,6 +106,7 @@ void RolloutDrafts::send_tokens(GroupId group, const DraftServerHandle& to) {
 }
 
 void RolloutDrafts::drop(GroupId group) {
+  pasts_.erase(group);
   if (groups_.erase(group) == 0 || servers_.empty()) return;
   rt::post(servers_.at(home_of(group, nodes())), DropGroup{group});
 }

@@ -20,13 +20,8 @@ class GroupSupply {
 
  private:
   void draw_more() {
-    if (!workload_.trace.empty()) {
-      drawn_.insert(drawn_.end(), workload_.trace.begin(), workload_.trace.end());
-      return;
-    }
-    Workload more = workload_;
-    more.groups += std::ssize(drawn_);
-    drawn_ = draw_lengths(more, seed_);  // groups drawn before do not change
+    const std::vector<GroupLengths> more = draw_lengths(workload_, seed_, std::ssize(drawn_));
+    drawn_.insert(drawn_.end(), more.begin(), more.end());
   }
 
   const Workload& workload_;

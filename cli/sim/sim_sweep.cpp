@@ -186,14 +186,17 @@ int64_t seeds_of(const Workload& workload, const SimulateOptions& options) {
   return workload.trace.empty() || options.faults ? options.seeds : 1;
 }
 
-Status check_runs(std::span<const SweepPoint> points, const Workload& workload, const SimulateOptions& options) {
+Status check_runs(std::span<const SweepAxis> axes, const Workload& workload, const SimulateOptions& options) {
+  constexpr int64_t kPointsMax = 1'000'000'000;  // more are counted as these
+  int64_t points = 1;
+  for (const SweepAxis& axis : axes) points = std::min(points * std::ssize(axis.values), kPointsMax);
   const auto each = static_cast<int64_t>(options.policies.size()) * seeds_of(workload, options);
-  const int64_t runs = std::ssize(points) * each;
+  const int64_t runs = points * each;
   if (runs <= options.sweep_runs_max) return {};
   double all_s = 0;
   for (const std::string& policy : options.policies)
-    all_s += run_estimate_s(workload, options, policy) * static_cast<double>(seeds_of(workload, options) * std::ssize(points));
-  return fail(Code::kInvalidArgument, "--sweep has ", points.size(), " points x ", options.policies.size(), " policies x ",
+    all_s += run_estimate_s(workload, options, policy) * static_cast<double>(seeds_of(workload, options) * points);
+  return fail(Code::kInvalidArgument, "--sweep has ", points, " points x ", options.policies.size(), " policies x ",
               seeds_of(workload, options), " seeds = ", runs, " runs, which would take about ", duration_text(all_s), ": expected at most ",
               options.sweep_runs_max, ", or a larger --sweep-runs-max");
 }

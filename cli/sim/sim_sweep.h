@@ -41,7 +41,7 @@ double run_estimate_s(const Workload& workload, const SimulateOptions& options, 
 /// How often each policy is simulated: once if the lengths are those of a trace, unless faults are drawn.
 int64_t seeds_of(const Workload& workload, const SimulateOptions& options);
 /// Errors: kInvalidArgument if the sweep has more than `options.sweep_runs_max` runs: one sentence, how many and what they would take.
-Status check_runs(std::span<const SweepPoint> points, const Workload& workload, const SimulateOptions& options);
+Status check_runs(std::span<const SweepAxis> axes, const Workload& workload, const SimulateOptions& options);
 
 /// A page with the table of all points, a bar for each total, and which point is fastest and which takes the fewest GPU hours.
 std::string sweep_html(std::span<const SimFigures> figures, std::span<const SweepAxis> axes, const std::string& workload,

@@ -245,10 +245,9 @@ struct SimFiles {
 Status simulate_sweep(const Workload& workload, const SimulateOptions& options, const EventLog& log, const std::atomic<bool>& stop,
                       SimFiles& files) {
   SEER_ASSIGN_OR_RETURN(const std::vector<SweepAxis> axes, parse_sweep(options.sweep));
-  const std::vector<SweepPoint> points = sweep_points(axes);
-  SEER_RETURN_IF_ERROR(check_runs(points, workload, options));
+  SEER_RETURN_IF_ERROR(check_runs(axes, workload, options));
   std::vector<std::pair<Workload, SimulateOptions>> clusters;
-  for (const SweepPoint& point : points) {  // all are checked before the first runs
+  for (const SweepPoint& point : sweep_points(axes)) {  // all are checked before the first runs
     auto& [of_point, options_of_point] = clusters.emplace_back(workload, options);
     of_point.name = point_name(point);
     SEER_RETURN_IF_ERROR(apply_point(axes, point, of_point, options_of_point));

@@ -356,7 +356,7 @@ double solve_mu(const WorkloadLengths& l) {
   return (low + high) / 2;
 }
 
-std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed) {
+std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed, int64_t first) {
   if (!w.trace.empty()) return w.trace;
   const WorkloadLengths& l = w.lengths;
   const double mu = solve_mu(l), log_ratio = exact_log(l.long_ratio);
@@ -367,9 +367,9 @@ std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed) {
     GroupLengths& group = groups[static_cast<size_t>(g)];
     group.prompt_tokens = w.prompt_tokens;
     const double place = (static_cast<double>(g) + 0.5) / static_cast<double>(w.groups) - 0.5;  // from -1/2 to 1/2
-    const double group_mu = mu + l.drift * place + group_sigma * Draw(stream, g, -1).normal();
+    const double group_mu = mu + l.drift * place + group_sigma * Draw(stream, first + g, -1).normal();
     for (int64_t i = 0; i < w.group_size; ++i) {
-      const Draw draw(stream, g, i);
+      const Draw draw(stream, first + g, i);
       const double log_length = group_mu + own_sigma * draw.normal() + (draw.is_long(l) ? log_ratio : 0);
       const double length = draw.is_runaway(l) ? static_cast<double>(l.max_gen) : clipped(l, log_length);
       group.output_tokens.push_back(static_cast<int64_t>(std::floor(length + 0.5)));

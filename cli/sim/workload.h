@@ -75,7 +75,8 @@ Result<Workload> load_workload(const std::string& name_or_path);
 double solve_mu(const WorkloadLengths& lengths);
 
 /// Draws the lengths of all groups. The same workload and seed give the same lengths on every machine. Unless they drift, the
-/// lengths of a group do not depend on the number of groups.
-std::vector<GroupLengths> draw_lengths(const Workload& workload, uint64_t seed);
+/// lengths of a group do not depend on the number of groups. `first`: number of the first of them; with more than 0 they follow others,
+/// and drift anew.
+std::vector<GroupLengths> draw_lengths(const Workload& workload, uint64_t seed, int64_t first = 0);
 
 }  // namespace seer

@@ -88,25 +88,28 @@ TEST_CASE("sim sweep: too many runs are refused, with how many and what they wou
   const auto workload = load_workload("moonlight");
   REQUIRE(workload.ok());
   const auto axes = axes_of({"instances=8,16,24,32", "dram=1TiB,2TiB", "max-batch=32,64"});
-  const std::vector<SweepPoint> points = sweep_points(axes);
   SimulateOptions options;
   options.policies = {"seer", "seer+"};
   options.seeds = 10;
   options.sweep_runs_max = 319;
-  const Status refused = check_runs(points, *workload, options);
+  const Status refused = check_runs(axes, *workload, options);
   REQUIRE(!refused.ok());
   // 320 runs x 3200 responses x (22386 / 256 + 1) blocks x 12 us
   CHECK(refused.error().detail ==
         "--sweep has 16 points x 2 policies x 10 seeds = 320 runs, which would take about 18 min: expected at most 319, or a larger "
         "--sweep-runs-max");
   options.sweep_runs_max = 320;
-  CHECK(check_runs(points, *workload, options).ok());
+  CHECK(check_runs(axes, *workload, options).ok());
   Workload trace = *workload;  // simulated once, whatever --seeds is
   trace.trace = draw_lengths(trace, 1);
   options.sweep_runs_max = 32;
-  CHECK(check_runs(points, trace, options).ok());
+  CHECK(check_runs(axes, trace, options).ok());
   options.sweep_runs_max = 31;
-  CHECK(check_runs(points, trace, options).error().detail.starts_with("--sweep has 16 points x 2 policies x 1 seeds = 32 runs"));
+  CHECK(check_runs(axes, trace, options).error().detail.starts_with("--sweep has 16 points x 2 policies x 1 seeds = 32 runs"));
+  std::string many = "group-size=1";
+  for (int i = 2; i < 3000; ++i) many += cat(",", i);
+  const auto huge = axes_of({many, "instances" + many.substr(many.find('=')), "max-batch" + many.substr(many.find('='))});
+  CHECK(check_runs(huge, trace, options).error().detail.starts_with("--sweep has 1000000000 points x 2 policies"));
   CHECK(run_estimate_s(*workload, options, "seer+sd") > run_estimate_s(*workload, options, "seer+"));
 }
 

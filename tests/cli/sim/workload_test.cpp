@@ -158,6 +158,7 @@ TEST_CASE("workload: the same seed gives the same lengths, on every machine, wha
   CHECK(groups[0].prompt_tokens == 1500);
   w.groups = 10;
   CHECK(draw_lengths(w, 7) == std::vector<GroupLengths>(groups.begin(), groups.begin() + 10));
+  CHECK(draw_lengths(w, 7, 10) == std::vector<GroupLengths>(groups.begin() + 10, groups.begin() + 20));
   w.group_size = 4;
   CHECK(draw_lengths(w, 7)[9].output_tokens ==
         std::vector<int64_t>(groups[9].output_tokens.begin(), groups[9].output_tokens.begin() + 4));
