@@ -24,11 +24,13 @@ CudaEngineConfig cuda_config(const MachineOptions& options) {
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
           .slots_max = step_rows_max(options),  // several rollouts may have more than max_batch together
           .rows_max = rows,
+          .graphs = options.tensor_parallel == 1,  // several GPUs' gathers in graphs have not run on hardware yet: docs/cuda.md
           .tree_rows_max = trees ? 256 : 0,
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
-/// The GPUs of a machine are dealt to its instances in turn, as many to each as it computes on.
+/// The GPUs of a machine are dealt to its instances in turn, as many to each as it computes on. Only instances of one GPU each may share:
+/// between GPUs, the gathers of two instances that share some would wait for each other.
 Result<std::vector<std::unique_ptr<cuda::Device>>> open_devices(const MachineOptions& options, InstanceId id) {
   const auto first = static_cast<int64_t>(id.value % kNodeInstancesMax) * options.tensor_parallel;
   std::vector<std::unique_ptr<cuda::Device>> devices;
@@ -42,8 +44,9 @@ Result<std::vector<std::unique_ptr<cuda::Device>>> open_devices(const MachineOpt
   SEER_CHECK((options.device == DeviceKind::kCuda));
   SEER_ASSIGN_OR_RETURN(const int32_t count, cuda::count_cuda_devices());
   if (count == 0) return fail(Code::kUnavailable, "--device cuda: this machine has no GPU that CUDA can use");
-  if (count < options.tensor_parallel)
-    return fail(Code::kUnavailable, "--tensor-parallel ", options.tensor_parallel, ": this machine has ", count, " GPUs");
+  if (options.tensor_parallel > 1 && first + options.tensor_parallel > count)
+    return fail(Code::kUnavailable, "--tensor-parallel ", options.tensor_parallel, ": this machine has ", count, " GPUs, enough for ",
+                count / options.tensor_parallel, " instances: expected no more --instances, since GPUs that compute together serve one");
   for (int64_t i = 0; i < options.tensor_parallel; ++i) {
     SEER_ASSIGN_OR_RETURN(auto device, cuda::open_cuda_device(static_cast<int32_t>((first + i) % count)));
     devices.push_back(std::move(device));
@@ -93,6 +96,9 @@ constexpr double kDeviceShare = 0.9;              // of what a GPU has free; the
 
 Status choose_instances(MachineOptions& options, int64_t nodes) {
   if (options.device == DeviceKind::kCpu && options.kv_bytes == kAutoNumber) options.kv_bytes = kKvBytes;
+  if (options.device == DeviceKind::kCuda && options.tensor_parallel > 1 && nodes > 1)
+    return fail(Code::kInvalidArgument, "--nodes ", nodes, " with --tensor-parallel ", options.tensor_parallel,
+                ": expected 1, since the machines of one process would use the same GPUs");
   if (options.instances != kAutoNumber) return {};
   options.instances = kInstances;
   if (options.device == DeviceKind::kCuda) {

@@ -26,7 +26,8 @@ EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const 
                            std::shared_ptr<ModelLoader> loader = nullptr);
 EngineSource cpu_engine_source(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
 
-/// Chooses what is kAutoNumber, but for kv_bytes on GPUs. `nodes`: machines of this process; each gets an instance. Errors: no such GPUs.
+/// Chooses what is kAutoNumber, but for kv_bytes on GPUs. `nodes`: machines of this process; each gets an instance. Errors: no such GPUs;
+/// several machines would have the same GPUs in instances of several.
 Status choose_instances(MachineOptions& options, int64_t nodes = 1);
 /// Chooses kv_bytes if it is kAutoNumber: what the GPUs have free beside this model, divided among the instances that share one. Where it
 /// leaves at least half of that, `takes_weights` leaves room for new weights too. REQUIRES: instances are chosen.

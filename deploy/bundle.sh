@@ -2,7 +2,7 @@
 # Packs an archive with which a machine can run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
 # The archive holds one folder: the program with its shared libraries, the shipped model and examples, the scripts that start
 # clusters, tests of these, the client of trainers, and the documentation. It does not hold the C library: the machine's own must be at
-# least as new as the one here.
+# least as new as the one here. Nor does it hold NCCL, which is large and needed by --tensor-parallel on GPUs alone.
 # The program finds its libraries by its RPATH if patchelf is installed here, else through a script that sets LD_LIBRARY_PATH.
 # The same program and libraries give the same bytes.
 #   --seer FILE   the program; default: build/release/bin/seer
@@ -114,6 +114,8 @@ For Linux on $(uname -m) with $(getconf GNU_LIBC_VERSION) or later; nothing need
     tests/integration/local_cluster.sh .    # does such a cluster give the bits of one process here?
     tests/integration/netns_cluster.sh .    # the same with a network between them that is cut meanwhile; as root, minutes
 
+--tensor-parallel on GPUs needs NCCL: install it, or put libnccl.so.2 into lib/.
+
 docs/rollout.md explains rollouts, docs/deploy.md clusters. lib/ has the libraries that the program brings along, notices/ their
 licences, LICENSE is that of Seer. README-seer.md is the page of the project; commands in it that build or test need its repository.
 EOF_README
@@ -176,6 +178,9 @@ main() {
     --mtime="@$(stat -Lc %Y "$seer")" -cf - "$name" | gzip -n >"$out.partial" || fail "$out cannot be written"
   mv "$out.partial" "$out"
   echo "$out: $(du -h "$out" | cut -f1), to be unpacked anywhere: tar -xzf FILE && $name/bin/seer help"
+  if grep -qaF libnccl.so.2 "$seer"; then
+    echo "not in it: libnccl.so.2, which --tensor-parallel on GPUs needs; install NCCL there, or put the library into $name/lib"
+  fi
 }
 
 main "$@"

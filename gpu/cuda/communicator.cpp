@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kPollUs = 5'000;  // after which a waiting rank looks at its peers
 
-/// Through pinned memory of the host, which has room for what all ranks give to one gather.
+/// Through pinned memory of the host, which has room for what all ranks give to one gather. Not for GPUs: CUDA may run calls of the host
+/// one at a time, also those of several GPUs, so that none may wait for another.
 class HostCommunicator final : public PeerCommunicator {
  public:
   HostCommunicator(int32_t rank, Device& device, std::shared_ptr<Peers> peers, std::byte* exchange, int64_t bytes_max)
@@ -47,14 +48,27 @@ class HostCommunicator final : public PeerCommunicator {
 
 Status Peers::arrive_and_wait(int32_t rank) {
   std::unique_lock lock(mutex_);
-  const int64_t times = ++arrived_[static_cast<size_t>(rank)];
+  return wait_for_all(lock, arrived_, rank, "a gather");
+}
+
+Result<bool> Peers::agree(int32_t rank, bool yes) {
+  std::unique_lock lock(mutex_);
+  const int64_t vote = voted_[static_cast<size_t>(rank)] + 1;
+  int64_t& refused = refused_[static_cast<size_t>(vote % 2)];
+  if (!yes) refused = vote;
+  SEER_RETURN_IF_ERROR(wait_for_all(lock, voted_, rank, "a vote"));
+  return refused != vote;
+}
+
+Status Peers::wait_for_all(std::unique_lock<std::mutex>& lock, Counts& counts, int32_t rank, const char* to_what) {
+  const int64_t times = ++counts[static_cast<size_t>(rank)];
   changed_.notify_all();
-  const auto late = [&] { return std::ranges::find_if(arrived_, [times](int64_t n) { return n < times; }); };
+  const auto late = [&] { return std::ranges::find_if(counts, [times](int64_t n) { return n < times; }); };
   const bool in_time = changed_.wait_for(lock, std::chrono::microseconds(timeout_us_),
-                                         [&] { return failure_.has_value() || late() == arrived_.end(); });
+                                         [&] { return failure_.has_value() || late() == counts.end(); });
   if (!in_time) {
-    failure_ = fail(Code::kUnavailable, "cuda: rank ", late() - arrived_.begin(), " of ", arrived_.size(), " did not come to a gather within ",
-                    timeout_us_, " us");
+    failure_ = fail(Code::kUnavailable, "cuda: rank ", late() - counts.begin(), " of ", counts.size(), " did not come to ", to_what,
+                    " within ", timeout_us_, " us");
     changed_.notify_all();
   }
   return failure_ ? Status(*failure_) : Status();
@@ -69,6 +83,12 @@ void Peers::abort(const Error& why) {
 std::optional<Error> Peers::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+bool PeerCommunicator::agree(bool yes) {
+  const Result<bool> agreed = peers_->agree(rank_, yes);
+  if (!agreed.ok()) device_.fail_with(agreed.error());
+  return agreed.ok() && *agreed;
 }
 
 Status PeerCommunicator::wait(EventId event) {
@@ -91,8 +111,11 @@ Status PeerCommunicator::wait(EventId event) {
 }
 
 Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(std::span<Device* const> devices, const CommunicatorConfig& config) {
-  const bool native = std::ranges::all_of(devices, [](Device* d) { return d->native_stream(Stream::kSteps) != nullptr; });
-  if (native && nccl_version().ok()) return make_nccl_communicators(devices, config);
+  if (std::ranges::any_of(devices, [](Device* d) { return d->native_stream(Stream::kSteps) != nullptr; })) {
+    if (const Result<std::string> nccl = nccl_version(); !nccl.ok())
+      return fail(Code::kUnavailable, "cuda engine: an instance on ", devices.size(), " GPUs needs NCCL, libnccl.so.2: ", nccl.error().detail);
+    return make_nccl_communicators(devices, config);
+  }
   SEER_ASSIGN_OR_RETURN(std::byte * exchange, devices[0]->allocate_pinned(std::ssize(devices) * config.bytes_max));
   const auto peers = std::make_shared<Peers>(static_cast<int32_t>(devices.size()), config.timeout_us);
   std::vector<std::unique_ptr<Communicator>> made;

@@ -1,6 +1,6 @@
 // Communicator: how the ranks of an engine, the GPUs that compute one model together, exchange what they have computed. It copies
 // bytes and never adds, so that no choice of a library changes a bit: kernels add what was gathered, in the order of the ranks.
-// Over NCCL where this build and this machine have it, else through memory of the host. Used by CudaRank and CudaForward.
+// GPUs use NCCL; emulated devices go through memory of the host. Used by CudaRank and CudaForward.
 //
 // A rank that fails or hangs fails its peers too: the error says which rank it was.
 //
@@ -24,6 +24,9 @@ class Communicator {
   /// Queues on the steps' stream: `memory` has `bytes` for each rank, in order; this rank's go to all others, and theirs come here.
   /// REQUIRES: every rank gathers the same bytes, in the same order; at most the bytes_max that it was made for.
   virtual void all_gather(std::byte* memory, int64_t bytes) = 0;
+  /// Whether every rank says yes: by the thread that queues, which waits for the others. False also where one fails.
+  /// REQUIRES: every rank asks, in the same order.
+  virtual bool agree(bool yes) = 0;
   /// As Device::wait(). If a peer has failed, or nothing ends within the timeout, the device fails instead.
   virtual Status wait(EventId event) = 0;
   /// Makes all ranks fail. No wait() and no gather goes on after it.
@@ -36,7 +39,7 @@ struct CommunicatorConfig {
 };
 
 /// One for each device, in order; the devices outlive them. The memory of the first serves all of them: it must be destroyed last.
-/// Errors: kFull, kUnavailable.
+/// Errors: kFull, kUnavailable (GPUs without NCCL; it cannot connect them).
 Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(std::span<Device* const> devices, const CommunicatorConfig& config);
 
 /// The version of NCCL that make_communicators() would use, as "2.28.9". Errors: kUnavailable (a build without it, no library).

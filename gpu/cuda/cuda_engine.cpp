@@ -23,6 +23,8 @@ using namespace cuda;
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
 constexpr uint64_t kLayoutVersion = 0x63756461'00000003;
 
+constexpr int64_t kSumsShare = 64;  // of the KV's memory, that partial sums of attention may have
+
 uint64_t kv_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, const std::vector<std::unique_ptr<Device>>& devices) {
   const size_t ranks = devices.size();
   const DeviceProperties& device = devices.front()->properties();
@@ -298,7 +300,7 @@ Status check_config(const CudaEngineConfig& config) {
   SEER_RETURN_IF_ERROR(expect("peer_timeout_us", config.peer_timeout_us, 1, int64_t{1} << 40));
   SEER_RETURN_IF_ERROR(expect("rows_max", config.rows_max, kSamplesMax, 1 << 15));
   if (config.tree_rows_max > 0) SEER_RETURN_IF_ERROR(expect("tree_rows_max", config.tree_rows_max, kTreeRows, config.rows_max));
-  return expect("row_splits_max", config.row_splits_max, 1, 1 << 24);
+  return expect("row_splits_max", config.row_splits_max, 0, kRowSplitsMost);
 }
 
 /// In bf16 four where the columns allow, so that a few rows keep a whole GPU busy; in f32 the CPU's one.
@@ -327,8 +329,12 @@ Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig&
   const int64_t context_blocks = model.config.context_tokens_max / config.block_tokens + 1;
   forward.table_stride = static_cast<int32_t>(std::min<int64_t>(context_blocks, forward.blocks));
   const int32_t splits = (forward.table_stride * forward.block_tokens + kSplit - 1) / kSplit;
+  const int64_t sums_bytes = int64_t{model.config.heads} * (forward.f32 ? kSplit : kv_dim(model.config, false) + 2) * 4;  // of a row and split
+  const int32_t row_splits = config.row_splits_max > 0
+                                 ? config.row_splits_max
+                                 : row_splits_for(config.slots_max, splits, forward.blocks * block_bytes / kSumsShare / sums_bytes);
   // At least one row of the longest context, or one tree.
-  forward.row_splits_max = std::max(config.row_splits_max, splits * (config.tree_rows_max > 0 ? kTreeRows : 1));
+  forward.row_splits_max = std::max(row_splits, splits * (config.tree_rows_max > 0 ? kTreeRows : 1));
   return forward;
 }
 

@@ -12,6 +12,9 @@
 // the order of sums over columns, and not on how many GPUs have them.
 //
 // A draft tree has up to kTreeRows rows.
+//
+// After an error the host memory of a copy is its owner's again when its CopyResult is there, but where the GPU did not end its copies
+// within ten seconds: then it may write there until the engine is gone.
 #pragma once
 #include <array>
 #include <memory>
@@ -35,8 +38,9 @@ struct CudaEngineConfig {
   int32_t slots_max = 256;       // sequences of a running batch
   int32_t rows_max = 1024;       // rows computed at once; a step with more takes several passes
   /// Bounds the partial sums of attention: rows computed at once, but for those of prompts in bf16, times the splits of 256 positions of
-  /// the longest context.
-  int32_t row_splits_max = 8192;
+  /// the longest context. 0: all slots, each with the longest context that fits, if the sums then take at most a 64th of the KV's memory;
+  /// else what that holds, but at least 8192.
+  int32_t row_splits_max = 0;
   bool graphs = true;            // steps that only decode are launched as graphs, one per size class; the bits are the same
   int32_t tree_rows_max = 0;     // rows in draft trees computed at once, 0 or at least kTreeRows; 0: no step has a tree
   int32_t sum_parts = 0;         // parts in which sums over columns are taken, a multiple of the GPUs; 0: 4 or 2, as the model

@@ -14,6 +14,9 @@ namespace {
 
 constexpr int32_t rounded_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 constexpr float kLog2E = 1.44269504f;
+// Of a graph, which has blocks for up to twice the splits of the longest context. One without work takes about 4 ns per KV head and layer (an
+// estimate): with more of them a graph may cost more than it saves.
+constexpr int32_t kGraphRowSplitsMax = kRowSplitsLeast;
 constexpr double kBesideShare = 0.95;  // of free memory: CUDA, graphs and NCCL need the rest. A single set of weights may use more
 
 ModelConfig share_of(const ModelConfig& model, Share share) {
@@ -194,14 +197,17 @@ void CudaForward::run(Device& device, const Pass& pass) {
   const int32_t rows = std::min(config_.rows_max, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.rows))));
   const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.splits)));
   const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows && shape.trees == 0;
-  if (!config_.graphs || !decodes || shape.rows * splits > config_.row_splits_max) return launch(device, shape);
+  if (!config_.graphs || !decodes || shape.rows * splits > std::min(config_.row_splits_max, kGraphRowSplitsMax)) return launch(device, shape);
+  const Shape of_class{rows, rows, rows, splits, 0, true};
   auto [graph, is_new] = graphs_.try_emplace({rows, splits, static_cast<int32_t>(running_)});
   if (is_new) {
     device.begin_graph();
-    launch(device, {rows, rows, rows, splits, 0, true});
+    launch(device, of_class);
     graph->second = device.end_graph();
+    // Where a rank has no memory for it, no rank uses its own: a gather in a graph and one outside do not meet in NCCL.
+    if (peers_ && !peers_->agree(graph->second.has_value())) graph->second.reset();
   }
-  graph->second ? device.launch_graph(*graph->second) : launch(device, shape);
+  graph->second ? device.launch_graph(*graph->second) : launch(device, of_class);
 }
 
 void CudaForward::launch(Device& device, const Shape& shape) const {

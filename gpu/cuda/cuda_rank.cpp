@@ -10,6 +10,8 @@
 namespace seer::cuda {
 namespace {
 
+constexpr int64_t kDrainUs = 10'000'000;  // that copies which are on their way may take; see cuda_engine.h
+
 int64_t wall_us() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -71,7 +73,7 @@ Status CudaRank::reserve_staging() {
     const int64_t bytes = std::max(CudaForward::kChangesBytes, CudaForward::plan_bytes(config_.rows_max));
     SEER_ASSIGN_OR_RETURN(s.memory, device_->allocate_pinned(bytes));
   }
-  for (int32_t i = 0; i < kResultBuffers; ++i) {
+  for (int32_t i = 0; i < (is_first() ? kResultBuffers : 0); ++i) {
     constexpr int64_t kRowBytes = sizeof(Sampled) + (1 + kKeptStride) * sizeof(int32_t);
     SEER_ASSIGN_OR_RETURN(std::byte * memory, device_->allocate_pinned(config_.rows_max * kRowBytes));
     Results results{.sampled = reinterpret_cast<Sampled*>(memory)};
@@ -213,7 +215,10 @@ void CudaRank::read_samples(const Pass& pass, const Results& results, StepResult
 
 void CudaRank::finish(InFlight& flight) {
   const Status waited = wait(flight.event), status = flight.status.ok() ? waited : flight.status;
-  if (std::holds_alternative<CopyWork>(flight.job->work)) copies_over_ = flight.event;
+  if (std::holds_alternative<CopyWork>(flight.job->work)) {
+    copies_over_ = flight.event;
+    if (!waited.ok()) (void)device_->drain(Stream::kCopies, kDrainUs);  // the result gives the host's memory back, which copies use
+  }
   if (auto* const step = std::get_if<StepWork>(&flight.job->work); step != nullptr && is_first()) {
     const bool has_samples = flight.results.sampled != nullptr;
     if (status.ok() && has_samples) read_samples(step->passes.back(), flight.results, step->result);

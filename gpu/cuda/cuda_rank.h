@@ -85,7 +85,7 @@ class CudaRank {
   void put(const std::shared_ptr<Job>& job);
 
  private:
-  /// Pinned memory for what a pass samples.
+  /// Pinned memory for what a pass samples, of rank 0.
   struct Results {
     Sampled* sampled = nullptr;
     int32_t *kept_counts = nullptr, *kept = nullptr;

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -19,7 +18,31 @@ namespace {
 
 constexpr int32_t kComputeMajorMin = 8;  // bf16 mma, cp.async
 
-std::string text_of(cudaError_t error) { return cat(cudaGetErrorName(error), ": ", cudaGetErrorString(error)); }
+/// How long a launch of a graph may take before drop_graphs() goes on without it.
+constexpr std::chrono::seconds kLaunchTime{2};
+
+/// Errors after which CUDA refuses this process every further call to the GPU.
+bool ends_process_use(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed: return true;
+    default: return false;
+  }
+}
+std::string text_of(cudaError_t error) {
+  return cat(cudaGetErrorName(error), ": ", cudaGetErrorString(error),
+             ends_process_use(error) ? "; this process cannot use the GPU any more: it must be started again" : "");
+}
 
 dim3 dim_of(Grid grid) {
   return {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)};
@@ -93,14 +116,7 @@ class CudaDevice final : public Device {
     config.numAttrs = properties_.begins_early ? 1 : 0;
     run(info.name, [&] { return cudaLaunchKernelExC(&config, kernel_entry(kernel), arguments); });
   }
-  void call(Stream stream, HostCall& call) override {
-    HostCallOf* of = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      of = &calls_.try_emplace(&call, HostCallOf{this, &call}).first->second;
-    }
-    run("a call of the host", [&] { return cudaLaunchHostFunc(at(stream), run_call, of); });
-  }
+  void call(Stream stream, HostCall&) override { SEER_CHECK(native_stream(stream) == nullptr); }
 
   void begin_graph() override {
     run("beginning a graph", [&] { return cudaStreamBeginCapture(at(Stream::kSteps), cudaStreamCaptureModeThreadLocal); });
@@ -123,14 +139,15 @@ class CudaDevice final : public Device {
     graphs_.push_back(exec);
     return graphs_.size() - 1;
   }
+  /// May block until gathers of this graph or of another GPU's end: whoever ends them calls drop_graphs() first.
   void launch_graph(GraphId graph) override {
     const std::lock_guard lock(graphs_mutex_);
     if (graphs_[graph] != nullptr) run("a graph", [&] { return cudaGraphLaunch(graphs_[graph], at(Stream::kSteps)); });
+    if (!status().ok()) destroy_graphs();
   }
   void drop_graphs() override {
-    const std::lock_guard lock(graphs_mutex_);
-    for (cudaGraphExec_t& graph : graphs_)
-      if (graph != nullptr) cudaGraphExecDestroy(std::exchange(graph, nullptr));
+    const std::unique_lock lock(graphs_mutex_, kLaunchTime);
+    if (lock) destroy_graphs();
   }
 
   /// Takes the next event that is over. Uploads of weights record very many while a step is under way.
@@ -169,6 +186,17 @@ class CudaDevice final : public Device {
     const std::lock_guard lock(mutex_);
     return status_;
   }
+  bool drain(Stream stream, int64_t us_max) override {
+    cudaSetDevice(index_);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us_max);
+    bool runs = true, late = false;
+    while (runs && !late) {
+      runs = cudaStreamQuery(at(stream)) == cudaErrorNotReady;  // after any other error nothing runs
+      late = std::chrono::steady_clock::now() >= until;
+      if (runs && !late) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return !runs;
+  }
   void fail_with(const Error& why) override {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = why;
@@ -176,19 +204,15 @@ class CudaDevice final : public Device {
   void* native_stream(Stream stream) override { return at(stream); }
 
  private:
-  struct HostCallOf {
-    CudaDevice* device;
-    HostCall* call;
-  };
-  static void CUDART_CB run_call(void* of) {
-    auto& [device, call] = *static_cast<HostCallOf*>(of);
-    if (!device->status().ok()) return;
-    if (const Status done = call->run(); !done.ok()) device->fail_with(done.error());
-  }
-
   cudaStream_t at(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
   /// An event that was reused since was over then: who waits for it waits for a later one instead.
   cudaEvent_t at(EventId event) const { return events_[event % events_.size()]; }
+
+  /// REQUIRES: graphs_mutex_ is held.
+  void destroy_graphs() {
+    for (cudaGraphExec_t& graph : graphs_)
+      if (graph != nullptr) cudaGraphExecDestroy(std::exchange(graph, nullptr));
+  }
 
   template <class Call>
   void run(const char* what, Call call) {
@@ -217,13 +241,12 @@ class CudaDevice final : public Device {
 
   const int32_t index_;
   const DeviceProperties properties_;
-  mutable std::mutex mutex_;  // guards the next two
+  mutable std::mutex mutex_;  // guards the next
   Status status_;
-  std::map<HostCall*, HostCallOf> calls_;
   std::array<cudaStream_t, 2> streams_{};
   std::array<cudaEvent_t, kEventsOpen> events_{};
   std::atomic<EventId> last_event_ = 0;
-  std::mutex graphs_mutex_;  // guards the next
+  std::timed_mutex graphs_mutex_;  // guards the next
   std::vector<cudaGraphExec_t> graphs_;  // null: it failed, or was dropped
   std::vector<void*> device_memory_, pinned_memory_;
 };

@@ -66,7 +66,7 @@ class Device {
     launch_raw(stream, kernel, grid, &args, sizeof args);
   }
 
-  /// REQUIRES: `call` outlives the device's work.
+  /// REQUIRES: `call` outlives the device's work, and native_stream() is null: CUDA runs such calls one at a time.
   virtual void call(Stream stream, HostCall& call) = 0;
 
   /// From begin_graph() to end_graph() work on the steps' stream does not run but becomes a graph, which one call launches as often as
@@ -74,8 +74,8 @@ class Device {
   virtual void begin_graph() = 0;
   virtual std::optional<GraphId> end_graph() = 0;
   virtual void launch_graph(GraphId graph) = 0;
-  /// Frees all graphs, also one that is being made; those that run go on to their ends. By any thread. REQUIRES: the device has failed,
-  /// so that none is launched any more.
+  /// Frees all graphs, also one that is being made; those that run go on to their ends. By any thread. Does not wait for a launch that
+  /// blocks, which frees them itself when it ends. REQUIRES: the device has failed, so that none is launched any more.
   virtual void drop_graphs() = 0;
 
   /// Marks this place in the stream. REQUIRES: fewer than kEventsOpen are not over.
@@ -88,8 +88,10 @@ class Device {
   virtual bool wait_for(EventId event, int64_t us_max) = 0;
   /// The first error, kUnavailable: the device cannot be used any more.
   virtual Status status() const = 0;
-  /// Makes this the error, if there is none yet. Who waits for an event goes on.
+  /// Makes this the error, if there is none yet. Who waits for an event goes on, while what was queued before may still run.
   virtual void fail_with(const Error& why) = 0;
+  /// Waits at most this long until nothing of the stream runs any more. False: something still does. REQUIRES: the device has failed.
+  virtual bool drain(Stream stream, int64_t us_max) = 0;
   /// CUDA's own handle of a stream, for libraries that queue work themselves; null: the device is not CUDA's.
   virtual void* native_stream(Stream stream) = 0;
 

@@ -50,6 +50,10 @@ void ChangeList::unite_logs() {
   logs.erase(std::unique(logs.begin(), logs.end(), is_same_place), logs.end());
 }
 
+int32_t row_splits_for(int64_t sequences, int64_t splits, int64_t affordable) {
+  return static_cast<int32_t>(std::clamp<int64_t>(std::min(sequences * splits, affordable), kRowSplitsLeast, kRowSplitsMost));
+}
+
 std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const PassLimits& limits) {
   std::vector<Pass> passes;
   int32_t in_pass = 0;  // sequences

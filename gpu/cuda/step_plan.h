@@ -42,6 +42,11 @@ struct Pass {
   int32_t split_positions = 0;            // of the longest context of these
 };
 
+/// PassLimits::row_splits with which so many sequences decode in one pass, all at the longest context, of `splits`. Where only `affordable`
+/// have memory it is those, but at least kRowSplitsLeast.
+inline constexpr int32_t kRowSplitsLeast = 8192, kRowSplitsMost = 1 << 24;
+int32_t row_splits_for(int64_t sequences, int64_t splits, int64_t affordable);
+
 struct PassLimits {
   int32_t rows = 0;         // of a pass
   int32_t row_splits = 0;   // split rows times the splits of the longest of their contexts; at least the splits of the longest there is

@@ -56,7 +56,7 @@ class SimtDevice final : public Device {
   explicit SimtDevice(const SimtConfig& config) : config_(config), random_(config.seed * 2 + 1) {
     properties_ = {.name = "simt", .memory_bytes = config.memory_bytes, .free_bytes = config.memory_bytes, .compute_major = 8,
                    .multiprocessors = 4, .shared_bytes_max = 227 << 10,
-                   .group_mma = config.group_mma && kernels_have_group_mma()};
+                   .group_mma = config.group_mma && kernels_have_group_mma(), .index = config.index};
   }
   ~SimtDevice() override {
     const std::lock_guard lock(machine_mutex());
@@ -161,7 +161,13 @@ class SimtDevice final : public Device {
     if (status_.ok()) status_ = why;
     changed_.notify_all();
   }
-  void* native_stream(Stream) override { return nullptr; }
+  /// Pieces do not run any more, and one that runs holds the mutex.
+  bool drain(Stream, int64_t) override {
+    const std::lock_guard lock(machine_mutex());
+    SEER_CHECK(!status_.ok());
+    return true;
+  }
+  void* native_stream(Stream) override { return config_.says_native ? this : nullptr; }
 
  private:
   struct Piece {
@@ -251,5 +257,6 @@ std::map<std::string, KernelCount> take_kernel_counts() {
 }
 
 std::unique_ptr<Device> make_simt_device(const SimtConfig& config) { return std::make_unique<SimtDevice>(config); }
+int32_t simt_devices_max() { return 1 << 10; }
 
 }  // namespace simt

@@ -18,6 +18,7 @@
 namespace simt {
 
 struct SimtConfig {
+  int32_t index = 0;
   int64_t memory_bytes = int64_t{1} << 30;
   uint64_t seed = 1;             // of the order between streams
   bool group_mma = true;         // with the kernels for wgmma, if the library has them
@@ -25,9 +26,12 @@ struct SimtConfig {
   int64_t fail_launch = -1;      // this one, and all work after it
   int64_t graphs_max = 1 << 20;  // for which there is memory
   int64_t hang_launch = -1;      // this one never ends
+  bool says_native = false;      // that its streams are CUDA's, as those of a GPU
 };
 
 std::unique_ptr<seer::cuda::Device> make_simt_device(const SimtConfig& config);
+/// From index 0 on, so many can be made.
+int32_t simt_devices_max();
 
 /// What the launches of a kernel asked memory for since the last call, while options().count was on.
 struct KernelCount {

@@ -14,11 +14,12 @@ inline CudaEngineConfig small_config(CudaType type) {
   return {.type = type, .device_blocks = 64, .slots_max = 32, .rows_max = 128, .row_splits_max = 256, .tree_rows_max = 70};
 }
 
-/// Emulated devices for the ranks of an engine.
+/// Devices for the ranks of an engine.
 inline std::vector<std::unique_ptr<cuda::Device>> simt_devices(int ranks, const simt::SimtConfig& config = {}) {
   std::vector<std::unique_ptr<cuda::Device>> devices;
   for (int rank = 0; rank < ranks; ++rank) {
     simt::SimtConfig own = config;
+    own.index = rank;
     own.seed += static_cast<uint64_t>(rank);
     devices.push_back(simt::make_simt_device(own));
   }

@@ -27,8 +27,8 @@ TEST_CASE("cuda device: without a GPU, a driver or CUDA in the build, the error 
 
 TEST_CASE("nccl: its version is known where it is found, and GPUs that it cannot connect are one sentence") {
   const auto version = cuda::nccl_version();
-  const std::vector<std::unique_ptr<cuda::Device>> devices = simt_devices(2);  // both are number 0
-  const std::vector<cuda::Device*> pair{devices[0].get(), devices[1].get()};
+  const auto first = simt::make_simt_device({.says_native = true}), same = simt::make_simt_device({.says_native = true});
+  const std::vector<cuda::Device*> pair{first.get(), same.get()};  // both are number 0
   const Error error = cuda::make_nccl_communicators(pair, {.bytes_max = 64}).error();
   CHECK(error.code == Code::kUnavailable);
   if (version.ok()) {
@@ -37,4 +37,8 @@ TEST_CASE("nccl: its version is known where it is found, and GPUs that it cannot
   } else {
     CHECK(error.detail == version.error().detail);
   }
+  // GPUs never exchange through calls of the host, which CUDA may run one at a time.
+  const Error refused = cuda::make_communicators(pair, {.bytes_max = 64}).error();
+  CHECK(refused.code == Code::kUnavailable);
+  CHECK(refused.detail == (version.ok() ? error.detail : "cuda engine: an instance on 2 GPUs needs NCCL, libnccl.so.2: " + error.detail));
 }

@@ -41,6 +41,7 @@ class CountingDevice final : public cuda::Device {
   bool wait_for(cuda::EventId event, int64_t us_max) override { return device_->wait_for(event, us_max); }
   Status status() const override { return device_->status(); }
   void fail_with(const Error& why) override { device_->fail_with(why); }
+  bool drain(cuda::Stream stream, int64_t us_max) override { return device_->drain(stream, us_max); }
   void* native_stream(cuda::Stream stream) override { return device_->native_stream(stream); }
 
  private:

@@ -98,6 +98,21 @@ TEST_CASE("step plan: rows of a long prompt need no room for partial sums, so th
   CHECK(plan_passes(sequences, limits).size() == 1);
 }
 
+TEST_CASE("step plan: a step with a few long contexts is one pass, where the KV's memory is large enough for its partial sums") {
+  const SequenceStep far = step_of(40'000, 1, 1), near = step_of(2'000, 1, 1);
+  std::vector<PlannedSequence> sequences;
+  for (int32_t slot = 0; slot < 256; ++slot) sequences.push_back({.slot = slot, .step = slot % 50 == 0 ? &far : &near});
+  const auto passes = [&](int64_t affordable) {
+    return plan_passes(sequences, {.rows = 1024, .row_splits = row_splits_for(256, 157, affordable), .sequences = 256, .tile_tokens = 16}).size();
+  };
+  CHECK(passes(1 << 20) == 1);
+  CHECK(passes(256 * 157) == 1);
+  CHECK(passes(0) == 5);  // 8192 / 157 splits = 52 rows in each
+  CHECK(row_splits_for(256, 157, 1 << 20) == 256 * 157);
+  CHECK(row_splits_for(1, 1, 0) == kRowSplitsLeast);
+  CHECK(row_splits_for(1 << 16, 1 << 12, int64_t{1} << 40) == kRowSplitsMost);
+}
+
 TEST_CASE("step plan: a sequence that goes on feeds its slot's last token, and moves the slot on") {
   const SequenceStep decode = step_of(40, 1, 1);
   const PlannedSequence planned{.slot = 7, .step = &decode, .goes_on = true};

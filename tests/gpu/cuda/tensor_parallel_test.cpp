@@ -1,8 +1,11 @@
-// One engine on several emulated GPUs. Its bits depend on the parts in which sums over columns are taken, not on how many GPUs take
-// them: an engine on one GPU that takes them in four parts is the reference for two and four.
+// One engine on several devices, emulated or GPUs. Its bits depend on the parts in which sums over columns are taken, not on how many GPUs
+// take them: an engine on one GPU that takes them in four parts is the reference for two and four. Cases named "tensor parallel with
+// graphs" launch steps as graphs, the others kernel by kernel as the program does: on GPUs either may be what fails.
 #include <chrono>
+#include <thread>
 
 #include "gpu/cuda/kernel_steps.h"
+#include "gpu/cuda/peers.h"
 
 namespace seer {
 namespace {
@@ -16,10 +19,54 @@ EngineRunner engine_on(int ranks, const std::shared_ptr<const Model>& model, Cud
   REQUIRE_MESSAGE(made.ok(), made.error().detail);
   return EngineRunner(*std::move(made));
 }
+/// Of two and four those that there are devices for.
+std::vector<int> rank_counts() {
+  std::vector<int> counts{2, 4};
+  std::erase_if(counts, [](int ranks) { return ranks > simt::simt_devices_max(); });
+  REQUIRE(!counts.empty());
+  return counts;
+}
 CudaEngineConfig config_of(CudaType type, int32_t sum_parts = 0) {
   CudaEngineConfig config = small_config(type);
   config.sum_parts = sum_parts;
+  config.graphs = false;
   return config;
+}
+
+/// What an engine samples for batches that grow from 1 to 7 sequences: of graphs those for 1, 2, 4 and 8 rows.
+std::vector<std::vector<SampledToken>> run_growing_batch(EngineRunner runner) {
+  std::vector<TestSequence> live;
+  std::vector<std::vector<SampledToken>> got;
+  for (int n = 0; n < 20; ++n) {
+    if (n % 3 == 0) live.push_back(sequence_of(random_tokens(6 + n, 96, static_cast<uint64_t>(n)), 5, kRandom));
+    std::vector<SequenceStep> steps;
+    for (TestSequence& s : live) steps.push_back(runner.plan(s, std::ssize(s.tokens) - s.computed, 1));
+    const StepResult result = runner.step(std::move(steps));
+    for (size_t i = 0; i < live.size(); ++i) {
+      got.push_back(result.sampled[i]);
+      live[i].tokens.push_back(result.sampled[i][0].token);
+    }
+  }
+  return got;
+}
+
+void check_new_weights(bool graphs) {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("qwen3"), "BF16", 8);
+  const auto model = tiny("qwen3", "BF16");
+  const TestSequence prompt = sequence_of(random_tokens(21, 96, 8), 3, kRandom);
+  const Reference want = reference_on(engine_on(2, *load_model(folder.path()), config_of(CudaType::kBf16)), prompt, 6);
+  for (const bool beside : {false, true}) {
+    CAPTURE(beside);
+    CudaEngineConfig config = config_of(CudaType::kBf16);
+    config.graphs = graphs;
+    config.weights_beside = beside;
+    EngineRunner runner = engine_on(2, model, config);
+    TestSequence a = prompt, b = prompt;
+    CHECK(runner.decode(a, 6) != want.sampled);
+    CHECK(runner.update(WeightVersion{2}, folder.path()).ok());
+    CHECK(runner.decode(b, 6) == want.sampled);
+  }
 }
 
 }  // namespace
@@ -38,7 +85,7 @@ TEST_CASE("tensor parallel: with equal parts of sums, one, two and four GPUs giv
     const StepsRun want = run_steps_on(engine_on(1, model, config_of(type, parts)), kSequences);
     REQUIRE(want.status.ok());
     in_other_order += run_steps_on(engine_on(1, model, config_of(type, 1)), kSequences).sampled != want.sampled;
-    for (const int ranks : {2, 4}) {
+    for (const int ranks : rank_counts()) {
       CAPTURE(ranks);
       const StepsRun run = run_steps_on(engine_on(ranks, model, config_of(type, parts), {.seed = 7}), kSequences);
       REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
@@ -54,7 +101,7 @@ TEST_CASE("tensor parallel: the KV of the first layer has the bits of one GPU; l
   const Reference want = reference_on(engine_on(1, model, config_of(CudaType::kBf16)), prompt, 1);
   const ModelConfig& c = model->config;
   const size_t layer = want.blocks[0].size() / static_cast<size_t>(c.layers);
-  for (const int ranks : {2, 4}) {
+  for (const int ranks : rank_counts()) {
     CAPTURE(ranks);
     const Reference got = reference_on(engine_on(ranks, model, config_of(CudaType::kBf16)), prompt, 1);
     const size_t of_rank = layer / static_cast<size_t>(ranks);
@@ -105,30 +152,67 @@ TEST_CASE("tensor parallel: draft trees give the tokens and the KV of decoding w
   check_decoding_with_trees(make, make, 29);
 }
 
-TEST_CASE("tensor parallel: new weights reach every GPU, beside the old ones or in their place") {
-  TestFolder folder;
-  write_tiny_model(folder.path(), tiny_config("qwen3"), "BF16", 8);
-  const auto model = tiny("qwen3", "BF16");
-  const TestSequence prompt = sequence_of(random_tokens(21, 96, 8), 3, kRandom);
-  const Reference want = reference_on(engine_on(2, *load_model(folder.path()), config_of(CudaType::kBf16)), prompt, 6);
-  for (const bool beside : {false, true}) {
-    CAPTURE(beside);
-    CudaEngineConfig config = config_of(CudaType::kBf16);
-    config.weights_beside = beside;
-    EngineRunner runner = engine_on(2, model, config);
-    TestSequence a = prompt, b = prompt;
-    CHECK(runner.decode(a, 6) != want.sampled);
-    CHECK(runner.update(WeightVersion{2}, folder.path()).ok());
-    CHECK(runner.decode(b, 6) == want.sampled);
+TEST_CASE("tensor parallel: new weights reach every GPU, beside the old ones or in their place") { check_new_weights(false); }
+
+TEST_CASE("tensor parallel with graphs: new weights reach every GPU, beside the old ones or in their place") { check_new_weights(true); }
+
+TEST_CASE("tensor parallel with graphs: steps give the bits of kernels launched one by one") {
+  const auto model = tiny("qwen3", "BF16", kFourParts);
+  CudaEngineConfig config = config_of(CudaType::kBf16);
+  const auto want = run_growing_batch(engine_on(1, model, config));
+  config.graphs = true;
+  for (const int ranks : rank_counts()) {
+    CAPTURE(ranks);
+    CHECK(run_growing_batch(engine_on(ranks, model, config)) == want);
   }
 }
 
-TEST_CASE("tensor parallel: a GPU that fails or hangs ends the step on all of them, with a sentence that names it") {
+TEST_CASE("tensor parallel with graphs (emulated): where some GPUs have no memory for a graph, all do without, and the bits are the same") {
+  const auto model = tiny("qwen3", "BF16");
+  CudaEngineConfig config = config_of(CudaType::kBf16);
+  const auto want = run_growing_batch(engine_on(2, model, config));
+  config.graphs = true;
+  for (const auto& [first, second] : {std::pair{1, 100}, {100, 0}, {2, 1}}) {
+    CAPTURE(first);
+    CAPTURE(second);
+    std::vector<std::unique_ptr<cuda::Device>> devices;
+    devices.push_back(simt::make_simt_device({.seed = 1, .graphs_max = first}));
+    devices.push_back(simt::make_simt_device({.index = 1, .seed = 2, .graphs_max = second}));
+    auto made = make_cuda_engine(model, std::move(devices), config);
+    REQUIRE(made.ok());
+    CHECK(run_growing_batch(EngineRunner(*std::move(made))) == want);
+  }
+}
+
+TEST_CASE("tensor parallel: ranks agree only on what all say yes to, vote after vote, and not with one that does not come") {
+  constexpr int32_t kRanks = 3, kVotes = 2000;
+  constexpr int64_t kAMinuteUs = 60'000'000;
+  const auto says = [](int32_t rank, int32_t vote) { return vote % 7 != rank && vote % 5 != 4; };
+  cuda::Peers peers(kRanks, kAMinuteUs);
+  std::vector<int32_t> wrong(kRanks);
+  {
+    std::vector<std::jthread> ranks;
+    for (int32_t rank = 0; rank < kRanks; ++rank)
+      ranks.emplace_back([&, rank] {
+        for (int32_t vote = 0; vote < kVotes; ++vote) {
+          bool want = true;
+          for (int32_t other = 0; other < kRanks; ++other) want = want && says(other, vote);
+          const Result<bool> agreed = peers.agree(rank, says(rank, vote));
+          wrong[static_cast<size_t>(rank)] += !agreed.ok() || *agreed != want;
+        }
+      });
+  }
+  CHECK(wrong == std::vector<int32_t>(kRanks));
+  CHECK(cuda::Peers(2, 1).agree(0, true).error().detail == "cuda: rank 1 of 2 did not come to a vote within 1 us");
+}
+
+TEST_CASE("tensor parallel (emulated): a GPU that fails or hangs ends the step on all of them, with a sentence that names it") {
   const auto model = tiny("llama", "BF16");
   const auto first_error = [&](const simt::SimtConfig& second, int64_t timeout_us) {
     std::vector<std::unique_ptr<cuda::Device>> devices = simt_devices(1);
     devices.push_back(simt::make_simt_device(second));
     CudaEngineConfig config = config_of(CudaType::kBf16);
+    config.graphs = true;
     config.peer_timeout_us = timeout_us;
     auto made = make_cuda_engine(model, std::move(devices), config);
     REQUIRE(made.ok());
@@ -154,7 +238,7 @@ TEST_CASE("tensor parallel: a GPU that fails or hangs ends the step on all of th
   CHECK_MESSAGE(hung.find("rank 1 of 2 did not ") != std::string::npos, hung);
 }
 
-TEST_CASE("tensor parallel: a model that does not divide is refused in one sentence") {
+TEST_CASE("tensor parallel (emulated): a model that does not divide is refused in one sentence") {
   const auto error = [](const std::shared_ptr<const Model>& model, int ranks, int32_t sum_parts = 0) {
     std::string detail = make_cuda_engine(model, simt_devices(ranks), config_of(CudaType::kBf16, sum_parts)).error().detail;
     return detail.substr(detail.find(": ", detail.find(": ") + 2) + 2);
