@@ -1,5 +1,6 @@
 // SimWorld: runs the actors on one thread and a virtual clock, which jumps to the next event. With a seed, runnable actors
-// take turns in a random (repeatable) order; without one, in order of arrival. Used by tests and by simulation.
+// take turns in a random (repeatable) order, and now and then some are late: the next events come first. Without one, they take turns
+// in order of arrival, and none is late. Used by tests and by simulation.
 //
 // One of the three places that name version-specific CAF API (see protocols/rt.h).
 #pragma once
@@ -61,9 +62,12 @@ class SimWorld {
     const int64_t limit_ns = 1000 * until_us;
     uint64_t handled = settle();
     while (!done || !done()) {
-      const int64_t timer_ns = timers_.empty() ? kNever : std::get<0>(timers_.begin()->first);
-      const int64_t clock_ns = clock.has_pending_timeout() ? since_epoch_ns(clock.schedule().begin()->first) : kNever;
+      const auto [timer_ns, clock_ns] = next_events_ns();
       if (std::min(timer_ns, clock_ns) > limit_ns) {
+        if (const uint64_t by_late_ones = settle(); by_late_ones > 0) {
+          handled += by_late_ones;
+          continue;
+        }
         if (!done && now_ns() < limit_ns) clock.current_time = epoch_ + std::chrono::nanoseconds(limit_ns);
         break;
       }
@@ -75,7 +79,7 @@ class SimWorld {
         rank_now_ = kLastRank;
         clock.trigger_timeout();
       }
-      handled += settle();
+      handled += settle(true);
     }
     return handled;
   }
@@ -91,14 +95,29 @@ class SimWorld {
     }
   };
   static constexpr uint64_t kLastRank = std::numeric_limits<uint64_t>::max();
+  static constexpr int64_t kLateNs = 5'000'000;
+  static constexpr uint64_t kLateOf = 16;
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   int64_t since_epoch_ns(caf::actor_clock::time_point t) const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(t - epoch_).count();
   }
-  uint64_t settle() {
+  /// Times of the next timer and of the actors' next one.
+  std::pair<int64_t, int64_t> next_events_ns() {
+    auto& clock = sched_.clock();
+    return {timers_.empty() ? kNever : std::get<0>(timers_.begin()->first),
+            clock.has_pending_timeout() ? since_epoch_ns(clock.schedule().begin()->first) : kNever};
+  }
+  /// Whether an actor that could run waits until after the next event, which is near.
+  bool is_late() {
+    const auto [timer_ns, clock_ns] = next_events_ns();
+    return std::min(timer_ns, clock_ns) - now_ns() <= kLateNs && rng_() % kLateOf == 0;
+  }
+  /// Lets the actors run until none has work. With `may_be_late` some may be left with theirs.
+  uint64_t settle(bool may_be_late = false) {
     uint64_t handled = 0;
     for (; !sched_.jobs.empty(); ++handled) {
+      if (shuffle_ && may_be_late && is_late()) break;
       if (shuffle_ && sched_.jobs.size() > 1) std::swap(sched_.jobs.front(), sched_.jobs[rng_() % sched_.jobs.size()]);
       sched_.try_run_once();
     }
