@@ -95,18 +95,20 @@ void KvDirectoryActor::on_holds(const KvHolds& holds) {
   if (released.contains(holds.owner) || dropped.contains(rollout) || is_lost(rollout))
     return tell_release(holds.node, {holds.owner});  // its release came before this message
   Holders& where = holders[holds.owner];
-  where[holds.node] = holds.guest;
+  where[holds.node] = {holds.guest, ++last_holds};
   leave_draining(holds.owner, where);
 }
 
-/// Draining nodes may drop a request's KV that another node also keeps: the request ran there last, so that copy is complete.
+/// Draining nodes may drop a request's KV that another node has kept since: the request ran there later, so that copy is complete.
 /// Except guests: they are what that copy lacks.
 void KvDirectoryActor::leave_draining(KvOwner owner, Holders& where) {
-  const auto has_run_elsewhere = [&](const auto& holder) { return !holder.second && !draining.contains(holder.first); };
-  if (draining.empty() || owner == group_of(owner) || std::ranges::none_of(where, has_run_elsewhere)) return;
+  if (draining.empty() || owner == group_of(owner)) return;
+  uint64_t last = 0;  // that it ran on a node that stays
+  for (const auto& [node, holding] : where)
+    if (!holding.is_guest && !draining.contains(node)) last = std::max(last, holding.since);
   for (const NodeId node : draining) {
     const auto left = where.find(node);
-    if (left == where.end() || left->second) continue;
+    if (left == where.end() || left->second.is_guest || left->second.since > last) continue;
     where.erase(left);
     tell_release(node, {owner});
   }
@@ -123,7 +125,7 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
   std::set<NodeId> listed = {find.asking};
   for (KvOwner owner : {find.owner, group_of(find.owner)})
     if (auto it = holders.find(owner); it != holders.end())
-      for (const auto& [id, is_guest] : it->second)
+      for (const auto& [id, holding] : it->second)
         if (auto node = nodes.find(id); node != nodes.end() && !node->second.address.empty() && listed.insert(id).second)
           answer.sources.push_back({node->second.handle, id, node->second.epoch, node->second.address});
   rt::tell(self, find.reply_to, std::move(answer));
@@ -137,7 +139,7 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
 void KvDirectoryActor::let_go(KvOwner owner) {
   const auto it = holders.find(owner);
   if (it == holders.end()) return;
-  for (const auto& [id, is_guest] : it->second) tell_release(id, {owner});
+  for (const auto& [id, holding] : it->second) tell_release(id, {owner});
   holders.erase(it);
 }
 

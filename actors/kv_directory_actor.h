@@ -42,8 +42,13 @@ struct KvDirectoryActor {
   std::optional<ClusterIdentity> identity;         // of the nodes that are up
   std::set<NodeId> draining;                       // nodes that will leave
   std::map<NodeId, KvRoom> rooms;                  // of nodes that are up, less what was promised since
-  using Holders = std::map<NodeId, bool>;          // true: as a guest (KvHolds)
+  struct Holding {
+    bool is_guest = false;                         // as in KvHolds
+    uint64_t since = 0;                            // how many KvHolds came before
+  };
+  using Holders = std::map<NodeId, Holding>;
   std::map<KvOwner, Holders> holders;              // bounded by the requests and groups of open rollouts
+  uint64_t last_holds = 0;
   RecentSet<KvOwner> released{kReleasedMax};       // a late KvHolds may still name them
   RecentSet<RolloutId> dropped{kDroppedMax};       // rollouts that died: likewise
   std::optional<KvKeepRollouts> alive;             // the last one received, for kAliveUs: others with ids up to its `last` keep nothing

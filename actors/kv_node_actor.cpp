@@ -176,8 +176,9 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   // Not an owner of nothing: the directory does not know of it, so its release would not come here.
   if (kept.contains(what.owner)) tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
-  own_blocks(what, here_blocks);
-  if (!is_worth_fetching(what, here_blocks)) return open_here(ask);
+  const bool pulls_rest = is_worth_fetching(what, here_blocks);
+  own_blocks(what, here_blocks, !pulls_rest);
+  if (!pulls_rest) return open_here(ask);
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   find_holders(op);
@@ -227,11 +228,11 @@ void KvNodeActor::look_at_waiting() {
 }
 
 /// Makes the request an owner of the first `here` blocks, which it finds here and will not write again. Another request may have
-/// written them (responses that begin alike have equal blocks), and its release would free them.
-void KvNodeActor::own_blocks(const KvOpening& what, size_t here) {
+/// written them (responses that begin alike have equal blocks), and its release would free them. `keeps`: as in reserve_part().
+void KvNodeActor::own_blocks(const KvOpening& what, size_t here, bool keeps) {
   const size_t prompt_end = std::min(here, prompt_blocks_of(what));
-  if (prompt_end > 0) reserve_part(what, 0, prompt_end, true);
-  if (prompt_end < here) reserve_part(what, prompt_end, here, true);
+  if (prompt_end > 0) reserve_part(what, 0, prompt_end, keeps);
+  if (prompt_end < here) reserve_part(what, prompt_end, here, keeps);
 }
 
 /// How many of the blocks belong to the group's prompt; those come first.
@@ -513,7 +514,7 @@ void KvNodeActor::on_silence(uint64_t op) {
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
   const KvOwner owner = pull.ask.what.owner;
-  own_blocks(pull.ask.what, blocks_here(pull.ask.what));
+  own_blocks(pull.ask.what, blocks_here(pull.ask.what), true);
   if (!kept.contains(owner)) tiers->release(owner);  // of room for what did not come
   for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{.owner = owner, .copied = true});
   open_here(pull.ask);

@@ -120,7 +120,7 @@ struct KvNodeActor {
   void open_here(const OpenBlocks& ask);
   void watch_waiting();
   void look_at_waiting();
-  void own_blocks(const KvOpening& what, size_t here);
+  void own_blocks(const KvOpening& what, size_t here, bool keeps);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end, bool keeps);
   std::vector<uint64_t> pulls_that_wait(Pull::Waits waits) const;

@@ -439,7 +439,8 @@ TEST_CASE("kv node: the directory hears of an owner once, and again after its re
   b.store(kOwner, 0, 1);
   b.store(kOwner, 1, 2);
   const auto& directory = rt::look<KvDirectoryActor>(b.directory);
-  CHECK(directory.holders.at(kOwner) == KvDirectoryActor::Holders{{NodeId{0}, false}});
+  CHECK(directory.holders.at(kOwner).size() == 1);
+  CHECK(directory.holders.at(kOwner).contains(NodeId{0}));
   rt::post(b.directory, KvRelease{kOwner});
   b.run();
   CHECK(b.arena->taken_count() == 0);
