@@ -103,6 +103,9 @@ class VllmReader final : public AnswerReader {
   }
 };
 
+/// The answers to look(), by place.
+enum Look : size_t { kModels, kVersion, kWeights, kGenerate, kWorld, kMetrics };
+
 }  // namespace
 
 HttpAsk VllmServer::generate(const ServedAsk& ask) const {
@@ -125,19 +128,23 @@ std::unique_ptr<AnswerReader> VllmServer::reader(const ServedAsk& ask) const { r
 std::optional<HttpAsk> VllmServer::abort(const std::string&) const { return std::nullopt; }
 
 std::vector<HttpAsk> VllmServer::look() const {
-  // An empty request to /inference/v1/generate is refused with 400 or 422 where there is one, and with 404 where not.
-  return {{"GET", "/v1/models"}, {"GET", "/version"}, {"GET", "/metrics"}, {"GET", "/weight_info"}, {"POST", "/inference/v1/generate", "{}"}, {"GET", "/get_world_size"}};
+  // An empty request to /inference/v1/generate is refused with 400 or 422 where there is one, and with 404 where not. The metrics come
+  // last, since they take longest, and what else a busy server says must not depend on them.
+  return {{"GET", "/v1/models"}, {"GET", "/version"}, {"GET", "/weight_info"}, {"POST", "/inference/v1/generate", "{}"}, {"GET", "/get_world_size"}, {"GET", "/metrics"}};
 }
 
 Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
-  const json models = json_of(answers[0]);
+  const json models = json_of(answers[kModels]);
   const json* const list = field_of(models, "data");
   if (list == nullptr || !list->is_array() || list->empty())
-    return fail(Code::kUnavailable, "/v1/models has no model: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
+    return fail(Code::kUnavailable, "/v1/models has no model: ", answers[kModels].status == 0 ? answers[kModels].body : cat("status ", answers[kModels].status));
   SEER_ASSIGN_OR_RETURN(std::vector<std::string> server_ids, server_ids_of((*list)[0]));
+  // Without an answer its label is not known, which is something else than a server without labels.
+  if (const HttpAnswer& label = answers[kWeights]; label.status != 200 && label.status != 404)
+    return fail(Code::kUnavailable, "/weight_info: ", label.status == 0 ? label.body : cat("status ", label.status));
   model_ = text_of((*list)[0], "id");
-  has_generate_ = answers[4].status == 400 || answers[4].status == 422;
-  const std::string metrics = answers[2].status == 200 ? answers[2].body : "";
+  if (const int status = answers[kGenerate].status; status == 400 || status == 404 || status == 405 || status == 422) has_generate_ = status != 404 && status != 405;
+  const std::string metrics = answers[kMetrics].status == 200 ? answers[kMetrics].body : "";
   const auto cache = [&](const char* label) -> int64_t {
     const std::string text = metric_label_of(metrics, "vllm:cache_config_info", label);
     int64_t value = 0;
@@ -145,12 +152,12 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
     return value;
   };
   const auto metric = [&](const char* name) { return metric_of(metrics, name).value_or(0); };
-  return ServerState{.engine = cat("vLLM ", text_of(json_of(answers[1]), "version")),
+  return ServerState{.engine = cat("vLLM ", text_of(json_of(answers[kVersion]), "version")),
                      .model = model_,
-                     .weights = text_of(json_of(answers[3]), "weight_version"),
+                     .weights = text_of(json_of(answers[kWeights]), "weight_version"),
                      .kv_tokens = cache("block_size") * cache("num_gpu_blocks"),
                      .context_tokens = number_of((*list)[0], "max_model_len"),
-                     .ranks = std::max<int64_t>(1, number_of(json_of(answers[5]), "world_size", 1)),
+                     .ranks = std::max<int64_t>(1, number_of(json_of(answers[kWorld]), "world_size", 1)),
                      .running = static_cast<int64_t>(metric("vllm:num_requests_running")),
                      .waiting = static_cast<int64_t>(metric("vllm:num_requests_waiting")),
                      .kv_use_share = std::max(metric("vllm:kv_cache_usage_perc"), metric("vllm:gpu_cache_usage_perc")),

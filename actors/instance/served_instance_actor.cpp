@@ -204,9 +204,10 @@ void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
   Sequence& s = *ended;
   blocks_used -= blocks_of(s);
   s.done.end = end;
-  s.done.prefill_tokens = s.kv_tokens - s.done.cached_tokens;
+  const bool was_computed = s.log.size() > s.kv_tokens || s.done.cached_tokens > 0;  // as far as the server said
+  s.done.prefill_tokens = was_computed ? s.kv_tokens - s.done.cached_tokens : 0;
   s.done.reprefill_tokens = std::clamp<int64_t>(s.computed_tokens - s.done.cached_tokens, 0, s.done.prefill_tokens);
-  s.done.kv_tokens = s.log.size();
+  s.done.kv_tokens = was_computed ? s.log.size() : s.computed_tokens;
   s.done.last = s.take_unreported();
   s.done.kv_blocks_used = blocks_used;
   s.done.version = config.version;

@@ -450,4 +450,6 @@ TEST_CASE("served servers: a request that fails everywhere is answered with the 
     CHECK(r.finish == FinishReason::kError);
     CHECK(r.error.find("was begun 5 times without a token") != std::string::npos);
   }
+  CHECK(rollout.seen.summaries[0].prefill_tokens == 0);
+  CHECK(rollout.seen.summaries[0].reprefill_tokens == 0);
 }

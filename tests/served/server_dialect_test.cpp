@@ -335,12 +335,12 @@ TEST_CASE("served dialects: vLLM is asked for tokens where it can be, and a chun
   CHECK(completion["seed"] == json::parse(vllm.generate(kChunk).body)["seed"]);
   const std::vector<HttpAnswer> answers{{200, R"({"object":"list","data":[{"id":"m","object":"model","max_model_len":4096}]})"},
                                         {200, R"({"version":"0.14.0"})"},
-                                        {200, "# HELP x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n"
-                                              "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\nvllm:num_requests_waiting{engine=\"0\"} 2.0\n"
-                                              "vllm:num_requests_waiting_by_reason{reason=\"x\"} 9.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"},
                                         {404, ""},
                                         {422, "{}"},
-                                        {200, R"({"world_size":4})"}};
+                                        {200, R"({"world_size":4})"},
+                                        {200, "# HELP x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n"
+                                              "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\nvllm:num_requests_waiting{engine=\"0\"} 2.0\n"
+                                              "vllm:num_requests_waiting_by_reason{reason=\"x\"} 9.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"}};
   const auto state = vllm.state(answers);
   REQUIRE(state.ok());
   CHECK(state->engine == "vLLM 0.14.0");
@@ -354,6 +354,13 @@ TEST_CASE("served dialects: vLLM is asked for tokens where it can be, and a chun
   CHECK(vllm.generate(kChunk).target == "/inference/v1/generate");
   CHECK(json::parse(vllm.generate(kChunk).body)["sampling_params"]["logprobs"] == 1);
   CHECK_FALSE(VllmServer().state({{0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}}).ok());
+  std::vector<HttpAnswer> partial = answers;
+  partial[3] = {503, ""};
+  partial[4] = partial[5] = {0, "late"};
+  CHECK(vllm.state(partial)->kv_tokens == 0);
+  CHECK(vllm.generate(kChunk).target == "/inference/v1/generate");  // it has not changed
+  partial[2] = {500, ""};  // its label is not known: not an empty one
+  CHECK(vllm.state(partial).error().detail == "/weight_info: status 500");
 }
 
 TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whether it is deterministic") {
