@@ -84,6 +84,7 @@ rocksdb::Options make_options(bool direct_io) {
   o.write_buffer_size = 64 << 10;  // not used: everything is ingested
   o.avoid_flush_during_shutdown = true;
   o.manifest_preallocation_size = 64 << 10;  // the default takes 4 MiB of the disk at once
+  o.max_manifest_file_size = 4 << 20;        // then a new one begins, without what is gone
   o.info_log = std::make_shared<SilentLogger>();
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
@@ -135,10 +136,11 @@ class RocksdbStore final : public ColdStore {
     std::function<RocksStatus()> run;
     int64_t bytes = 0;
   };
-  // Of a version. Only the last one takes new files.
+  // Of a version. Each takes kFamilyFilesMax files, one family after the other, and is dropped when the last of these is gone.
   struct Families {
-    std::vector<Family> all;
-    size_t files_in_last = 0;
+    std::map<Family, size_t> files;  // that exist or are being written
+    Family last;                     // takes new ones; null: none does yet
+    size_t given_to_last = 0;
   };
 
   void run(Task& task);
@@ -149,6 +151,8 @@ class RocksdbStore final : public ColdStore {
                     const std::vector<size_t>& chosen);
   std::vector<size_t> choose_blocks(const std::vector<ColdBlock>& blocks, std::vector<Status>& statuses);
   Result<Family> family_of(WeightVersion version);
+  bool leave(WeightVersion version, const Family& family);  // REQUIRES: mutex_ held
+  void drop_family(Family family, int64_t bytes);
   Status open_operation();
   void close_operation();
   void forget(const Place& place);  // REQUIRES: mutex_ held
@@ -249,6 +253,7 @@ void RocksdbStore::run_put(std::vector<ColdBlock>& blocks, const Done& done) {
       written_bytes_ += bytes;
     } else {
       file_bytes_ -= bytes;
+      if (family.ok() && leave(version, *family)) drop_family(*family, 0);
       for (const size_t i : chosen) statuses[i] = written;
     }
   }
@@ -319,9 +324,10 @@ Result<RocksdbStore::Family> RocksdbStore::family_of(WeightVersion version) {
     std::lock_guard lock(mutex_);
     if (version < keep_) return dropped(version);
     Families& of = families_[version];
-    if (!of.all.empty() && of.files_in_last < kFamilyFilesMax) {
-      ++of.files_in_last;
-      return of.all.back();
+    if (of.last && of.given_to_last < kFamilyFilesMax) {
+      ++of.given_to_last;
+      ++of.files[of.last];
+      return of.last;
     }
   }
   rocksdb::ColumnFamilyHandle* handle = nullptr;
@@ -334,13 +340,35 @@ Result<RocksdbStore::Family> RocksdbStore::family_of(WeightVersion version) {
     std::lock_guard lock(mutex_);
     if (version >= keep_) {
       Families& of = families_[version];
-      of.all.push_back(family);
-      of.files_in_last = 1;
+      const Family before = std::exchange(of.last, family);
+      if (const auto full = of.files.find(before); full != of.files.end() && full->second == 0) {
+        of.files.erase(full);
+        drop_family(before, 0);
+      }
+      of.files[family] = of.given_to_last = 1;
       return family;
     }
   }
   (void)db_->DropColumnFamily(handle);  // the version was dropped before this family was known
   return dropped(version);
+}
+
+// A file of this family is gone, or was not written. True: it was the last one, and the family is to be dropped.
+bool RocksdbStore::leave(WeightVersion version, const Family& family) {
+  const auto of = families_.find(version);
+  if (of == families_.end()) return false;  // the version was dropped
+  const auto at = of->second.files.find(family);
+  if (--at->second > 0 || family == of->second.last) return false;
+  of->second.files.erase(at);
+  return true;
+}
+
+// Its files are deleted when the last operation on them ends.
+void RocksdbStore::drop_family(Family family, int64_t bytes) {
+  workers_.put_background([this, family = std::move(family), bytes] {
+    Deletion deletion{[this, family] { return db_->DropColumnFamily(family.get()); }, bytes};
+    run_deletion(deletion);
+  });
 }
 
 // ---- get ----------------------------------------------------------------------------------------------------------
@@ -409,16 +437,19 @@ void RocksdbStore::forget(const Place& place) {
   File& file = it->second;
   used_bytes_ -= place.bytes;
   if (--file.live_blocks > 0) return;
-  workers_.put_background([this, number = place.file, family = file.family, bytes = file.bytes] {
+  const File gone = std::move(file);
+  files_.erase(it);
+  if (leave(gone.version, gone.family)) return drop_family(gone.family, gone.bytes);
+  workers_.put_background([this, number = place.file, family = gone.family, bytes = gone.bytes] {
     Deletion deletion{[this, number, family] {
                         const FileKey first = file_key(number, 0), last = file_key(number, kLastInFile);
                         const Slice from = slice(first), to = slice(last);
-                        return rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
+                        const RocksStatus s = rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
+                        return s.IsColumnFamilyDropped() ? RocksStatus::OK() : s;  // its files go with it
                       },
                       bytes};
     run_deletion(deletion);
   });
-  files_.erase(it);
 }
 
 void RocksdbStore::drop_versions_below(WeightVersion keep) {
@@ -431,7 +462,7 @@ void RocksdbStore::drop_versions_below(WeightVersion keep) {
   });
   std::map<Family, int64_t> dropped_bytes;
   while (!families_.empty() && families_.begin()->first < keep_) {
-    for (Family& family : families_.begin()->second.all) dropped_bytes[std::move(family)] = 0;
+    for (const auto& [family, files] : families_.begin()->second.files) dropped_bytes[family] = 0;
     families_.erase(families_.begin());
   }
   std::erase_if(files_, [&](const auto& entry) {
@@ -439,11 +470,7 @@ void RocksdbStore::drop_versions_below(WeightVersion keep) {
     dropped_bytes[entry.second.family] += entry.second.bytes;
     return true;
   });
-  for (const auto& [family, bytes] : dropped_bytes)
-    workers_.put_background([this, family, bytes] {
-      Deletion deletion{[this, family] { return db_->DropColumnFamily(family.get()); }, bytes};
-      run_deletion(deletion);  // the files are deleted when the last operation on them ends
-    });
+  for (const auto& [family, bytes] : dropped_bytes) drop_family(family, bytes);
 }
 
 void RocksdbStore::run_deletion(Deletion& deletion) {

@@ -243,7 +243,7 @@ TEST_CASE("rocksdb store: dropping a version frees its space at once and leaves 
   for (const Status& s : put(*store, old_blocks)) CHECK(s.error().code == Code::kStale);
 }
 
-TEST_CASE("rocksdb store: a column family takes a bounded number of files, whose number each later put pays for") {
+TEST_CASE("rocksdb store: a column family takes a bounded number of files, whose number each later put pays for, and goes with them") {
   TempDir dir;
   auto store = open_store(dir.path);
   for (uint64_t n = 0; n < 1100; ++n) {
@@ -253,6 +253,12 @@ TEST_CASE("rocksdb store: a column family takes a bounded number of files, whose
   CHECK(column_families(dir.path + "/data/db") == 1 + 2);  // RocksDB has one of its own
   auto all = make_blocks(0, 1100, 512);
   CHECK(count_same(*store, all) == all.size());
+  std::vector<BlockKey> old;
+  for (uint64_t n = 0; n < 1050; ++n) old.push_back(key(n));
+  store->erase(old);
+  CHECK(eventually([&] { return column_families(dir.path + "/data/db") == 1 + 1; }));
+  auto left = make_blocks(1050, 50, 512);
+  CHECK(count_same(*store, left) == left.size());
   store->drop_versions_below({2});
   CHECK(eventually([&] { return disk_bytes(dir.path) < 1 << 20; }));
 }
