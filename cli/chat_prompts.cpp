@@ -1,11 +1,16 @@
 #include "cli/chat_prompts.h"
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <iterator>
 #include <utility>
+
+#include "gpu/text/tokenizer_config.h"
 
 namespace seer {
 namespace {
@@ -23,6 +28,26 @@ std::string special_text(const Context& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();
   return "";
+}
+
+/// As templates read it. A long double holds 18 digits of what was written, which are rounded to a double once, as Python does.
+Context context_of(const Json& value) {
+  if (value.is_number_float()) {
+    std::array<char, 64> digits;
+    std::snprintf(digits.data(), digits.size(), "%.18Lg", value.get<long double>());
+    return std::strtod(digits.data(), nullptr);
+  }
+  if (value.is_object()) {
+    Context object = Context::object();
+    for (const auto& [name, field] : value.items()) object[name] = context_of(field);
+    return object;
+  }
+  if (value.is_array()) {
+    Context list = Context::array();
+    for (const Json& item : value) list.push_back(context_of(item));
+    return list;
+  }
+  return Context(value);
 }
 
 std::tm local_time() {
@@ -61,12 +86,8 @@ Result<std::shared_ptr<const ChatPrompts>> ChatPrompts::load(const std::filesyst
     return {};
   };
   const std::filesystem::path config_path = folder / "tokenizer_config.json", own_path = folder / "chat_template.jinja";
-  Context config = Context::object();
-  if (std::filesystem::exists(config_path)) {
-    SEER_ASSIGN_OR_RETURN(const std::string text, read_file(config_path));
-    config = Context::parse(text, nullptr, false);
-    if (!config.is_object()) return fail(Code::kInvalidArgument, config_path.string(), ": expected a JSON object");
-  }
+  SEER_ASSIGN_OR_RETURN(const nlohmann::json read, read_tokenizer_config(folder));
+  const Context config = read.is_null() ? Context::object() : Context(read);
   for (const auto& [name, value] : config.items())
     if (name.ends_with("_token"))
       if (std::string text = special_text(value); !text.empty()) prompts->special_texts_[name] = std::move(text);
@@ -111,13 +132,13 @@ Result<std::vector<int32_t>> ChatPrompts::prompt(const Json& fields, const std::
     if (const Json& message = (*messages)[i]; !message.is_object() || !message.contains("role") || !message["role"].is_string())
       return fail(Code::kInvalidArgument, found, "messages[", i, "]: expected an object with a role");
 
-  Context context = {{"messages", Context(*messages)}, {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
+  Context context = {{"messages", context_of(*messages)}, {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
   for (size_t i = 0; i < messages->size(); ++i) SEER_RETURN_IF_ERROR(flatten_content(context["messages"][i], cat(found, "messages[", i, "]")));
   for (const auto& [name, text] : special_texts_) context[name] = text;
   for (const char* const name : {"tools", "documents"})
     if (const auto at = fields.find(name); at != fields.end() && !at->empty()) {
       if (!at->is_array()) return fail(Code::kInvalidArgument, found, name, " is ", shown_value(*at), ": expected a list");
-      context[name] = Context(*at);
+      context[name] = context_of(*at);
     }
   if (const auto at = fields.find("add_generation_prompt"); at != fields.end() && !at->is_null()) {
     if (!at->is_boolean()) return fail(Code::kInvalidArgument, found, "add_generation_prompt is ", shown_value(*at), ": expected true or false");
@@ -125,7 +146,7 @@ Result<std::vector<int32_t>> ChatPrompts::prompt(const Json& fields, const std::
   }
   if (const auto at = fields.find("chat_template_kwargs"); at != fields.end() && !at->is_null()) {
     if (!at->is_object()) return fail(Code::kInvalidArgument, found, "chat_template_kwargs is ", shown_value(*at), ": expected an object");
-    for (const auto& [name, value] : at->items()) context[name] = Context(value);
+    for (const auto& [name, value] : at->items()) context[name] = context_of(value);
   }
   const bool uses_tools = !context["tools"].is_null() && templates_.contains("tool_use");
   const Result<std::string> text = templates_.at(uses_tools ? "tool_use" : "default").render(context, {.now = local_time()});

@@ -243,7 +243,7 @@ void RunningBatch::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows
   step.sample_rows = rows.sample_rows;
   step.seed = s.seed;
   if (step.sampling != s.sampling) step.sampling = s.sampling;
-  step.ends_from = s.log.prompt_tokens() + s.sampling->min_tokens;
+  step.ends_from = s.log.prompt_tokens() + std::min(s.sampling->min_tokens, info_.context_tokens_max);
   step.history.clear();
   if (s.sampling->repetition_penalty != 1.0f) s.log.copy(0, s.kv_tokens, step.history);
   step.targets.clear();

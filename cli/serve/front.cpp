@@ -36,6 +36,7 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
       return wrong("stop_token_ids has ", id, ": expected ids below ", model.config.vocab_size, ", the size of the vocabulary");
   if (const Status fits = check_ending_ids(request.sampling, model.config.eos_ids); !fits.ok()) return fits;
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, tokens_max - prompt_tokens);
+  request.sampling.min_tokens = std::min(request.sampling.min_tokens, request.sampling.max_tokens);
   return {};
 }
 

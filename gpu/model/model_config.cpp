@@ -15,6 +15,7 @@
 
 #include "gpu/cpu/exact_math.h"
 #include "gpu/text/json_text.h"
+#include "gpu/text/tokenizer_config.h"
 #include "protocols/hash.h"
 
 namespace seer {
@@ -422,7 +423,7 @@ std::optional<int64_t> added_token_id(const fs::path& folder, const Json& tokeni
 // The tokenizer's own end token ends a response too, as in SGLang and vLLM: a model that was trained to chat may be named it there only.
 // Files that do not tell its id add nothing.
 void add_tokenizer_eos(const fs::path& folder, ModelConfig& config) {
-  const Result<Json> read = read_json_object(folder / "tokenizer_config.json");
+  const Result<Json> read = read_tokenizer_config(folder);
   if (!read.ok()) return;
   const auto eos = read->find("eos_token");
   if (eos == read->end()) return;

@@ -15,6 +15,7 @@
 #include "gpu/text/pretokenizer.h"
 #include "gpu/text/text_normalizer.h"
 #include "gpu/text/token_decoder.h"
+#include "gpu/text/tokenizer_config.h"
 #include "gpu/text/utf8.h"
 
 namespace seer {
@@ -108,6 +109,7 @@ class BpeTokenizer final : public Tokenizer {
         std::make_shared<BpeTokenizer>(BpeParts{std::move(normalizer), std::move(added), std::move(pretokenizer),
                                                 std::move(model), std::move(frame), std::move(decoder)});
     SEER_RETURN_IF_ERROR(tokenizer->list_tokens(file));
+    tokenizer->mark_named(config.value());
     SEER_RETURN_IF_ERROR(tokenizer->use_flags(config));
     return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
   }
@@ -220,6 +222,19 @@ class BpeTokenizer final : public Tokenizer {
     return AddedTokens::parse(JsonAt(all, decoder), normalizer);
   }
 
+  /// As in Hugging Face, tokens that the configuration names are special, whatever the file says of them.
+  void mark_named(const nlohmann::json& config) {
+    const auto mark = [this](const nlohmann::json& token) {
+      const nlohmann::json& text = token.is_object() && token.contains("content") ? token["content"] : token;
+      const std::optional<int32_t> id = text.is_string() ? id_of(text.get_ref<const std::string&>()) : std::nullopt;
+      if (id) tokens_[static_cast<size_t>(*id)].special = true;
+    };
+    for (const char* const name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+      if (config.contains(name)) mark(config[name]);
+    if (const auto more = config.find("additional_special_tokens"); more != config.end() && more->is_array())
+      for (const nlohmann::json& token : *more) mark(token);
+  }
+
   /// Hugging Face's LlamaTokenizerFast puts what add_bos_token and add_eos_token say in place of the file's frame (DeepSeek's models).
   Status use_flags(const JsonAt& config) {
     const auto name = config.at("tokenizer_class").text_or("");
@@ -297,13 +312,9 @@ Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesyste
   std::ifstream in(file, std::ios::binary);
   const std::string json{std::istreambuf_iterator<char>(in), {}};
   if (!in) return fail(Code::kIo, "cannot read ", file.string(), ": ", std::strerror(errno));
-  const std::filesystem::path beside = file.parent_path() / "tokenizer_config.json";
-  nlohmann::json config;
-  if (std::ifstream config_in(beside, std::ios::binary); config_in) {
-    const std::string text{std::istreambuf_iterator<char>(config_in), {}};
-    SEER_ASSIGN_OR_RETURN(config, parse_json(text, beside.string(), RepeatedKeys::kLastCounts));
-  }
-  return parse_bpe_tokenizer(json, file.string(), JsonAt(config, beside.string()));
+  const std::filesystem::path folder = file.parent_path();
+  SEER_ASSIGN_OR_RETURN(const nlohmann::json config, read_tokenizer_config(folder));
+  return parse_bpe_tokenizer(json, file.string(), JsonAt(config, (folder / "tokenizer_config.json").string()));
 }
 
 Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name, const JsonAt& config) {

@@ -13,6 +13,7 @@
 #include "gpu/text/added_tokens.h"
 #include "gpu/text/json_at.h"
 #include "gpu/text/json_text.h"
+#include "gpu/text/tokenizer_config.h"
 #include "gpu/text/utf8.h"
 #endif
 
@@ -50,14 +51,6 @@ Result<Settings> read_settings(const JsonAt& config) {
   return settings;
 }
 
-/// A file's JSON; null if there is no such file.
-Result<Json> read_json(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return Json();
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_json(text, file.string(), RepeatedKeys::kLastCounts);
-}
-
 std::string valid_utf8(std::string_view text) {
   std::string valid;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -75,7 +68,7 @@ Result<AddedTokens> read_special_tokens(const Model& model, const std::filesyste
   for (int id = 0; id < model.GetPieceSize(); ++id)
     if (model.IsControl(id)) tokens[id] = {{"content", model.IdToPiece(id)}, {"special", true}};
   const std::string old_file = (folder / "added_tokens.json").string();  // content: id
-  SEER_ASSIGN_OR_RETURN(const Json old_tokens, read_json(old_file));
+  SEER_ASSIGN_OR_RETURN(const Json old_tokens, read_json_file(old_file));
   if (!old_tokens.is_null() && !old_tokens.is_object()) return JsonAt(old_tokens, old_file).wrong("must be an object");
   for (const auto& [content, id] : old_tokens.items()) {
     SEER_ASSIGN_OR_RETURN(const int64_t number, JsonAt(id, old_file).integer());
@@ -208,7 +201,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& bytes, const std::s
 
 Result<std::shared_ptr<const Tokenizer>> load_sentencepiece_tokenizer(const std::filesystem::path& folder) {
   const std::string config_file = (folder / "tokenizer_config.json").string();
-  SEER_ASSIGN_OR_RETURN(const Json document, read_json(config_file));
+  SEER_ASSIGN_OR_RETURN(const Json document, read_tokenizer_config(folder));
   const JsonAt config(document, config_file);
   SEER_ASSIGN_OR_RETURN(const Settings settings, read_settings(config));
   const std::string file = (folder / "tokenizer.model").string();

@@ -33,6 +33,17 @@ TEST_CASE("chat prompts: chat_template.jinja goes before tokenizer_config.json, 
   folder.write("chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{% if add_generation_prompt %}>{% endif %}");
   CHECK(prompt_text(folder, kAsk + "}") == "B2+3E>");
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": false})") == "B2+3E");
+  folder.write("special_tokens_map.json", R"({"bos_token": "C"})");  // counts only where the configuration lists no added tokens
+  CHECK(prompt_text(folder, kAsk + "}") == "C2+3E>");
+  folder.write("tokenizer_config.json", R"({"bos_token": "B", "eos_token": "E", "added_tokens_decoder": {}})");
+  CHECK(prompt_text(folder, kAsk + "}") == "B2+3E>");
+}
+
+TEST_CASE("chat prompts: decimals are those that Python reads") {
+  const ScratchFolder folder;
+  folder.write("chat_template.jinja", "{{ x | tojson }}");
+  for (const std::string text : {"57.357958", "[5.357599, 4.376471]", "0.1", "-2.5e-07", "123456.789012", "1e+22", "3.0"})
+    CHECK(prompt_text(folder, kAsk + R"(, "chat_template_kwargs": {"x": )" + text + "}}") == text);
 }
 
 TEST_CASE("chat prompts: content in parts is their texts, a line each") {
@@ -61,6 +72,8 @@ TEST_CASE("chat prompts: a wrong folder or conversation is refused with a senten
   const ScratchFolder folder;
   CHECK(ChatPrompts::load(folder.path(""), tokenizer()).error().code == Code::kNotFound);
   folder.write("tokenizer_config.json", "[1");
+  CHECK(prompt_text(folder, kAsk + "}").find("tokenizer_config.json:1 is not valid JSON") != std::string::npos);
+  folder.write("tokenizer_config.json", "[1]");
   CHECK(prompt_text(folder, kAsk + "}").find("tokenizer_config.json: expected a JSON object") != std::string::npos);
   for (const auto& [given, sentence] : {std::pair{"5", "chat_template is number: expected text or a list of templates"},
                                         std::pair{"[{\"name\": \"x\"}]", "expected objects with name and template"},

@@ -45,6 +45,13 @@ TEST_CASE("model config: as transformers 5 saves it, the end token's id is in to
   CHECK(eos_ids(R"({"eos_token": {"content": "<|im_end|>"}})", "{" + added + R"(, "model": {}})") == std::vector<int32_t>{1, 7});
   CHECK(eos_ids(R"({"eos_token": "<|im_end|>", "added_tokens_decoder": {"5": {"content": "<|im_end|>"}}})", whole) == std::vector<int32_t>{1, 5});
   CHECK(eos_ids(R"({"eos_token": "far"})", whole) == std::vector<int32_t>{1});
+  {  // as transformers 4 saved older ones, its name is in special_tokens_map.json
+    TestFolder folder;
+    write_tiny_model(folder.path(), tiny_config("qwen2"), "BF16", 1);
+    std::ofstream(folder.path() / "special_tokens_map.json") << chat;
+    std::ofstream(folder.path() / "tokenizer.json") << whole;
+    CHECK(read_model_config(folder.path())->eos_ids == std::vector<int32_t>{1, 7});
+  }
   for (const char* const other : {"", "[]", "{", R"({"added_tokens": 7})", R"({"added_tokens": [7, {"content": "<|im_end|>"}]})"})
     CHECK(eos_ids(chat, other) == std::vector<int32_t>{1});
 }

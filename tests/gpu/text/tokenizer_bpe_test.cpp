@@ -131,6 +131,20 @@ TEST_CASE("bpe tokenizer: what tokenizer_config.json says of an added token coun
         "tokenizer_config.json: added_tokens_decoder has the key 'x'; expected a token id");
 }
 
+TEST_CASE("bpe tokenizer: tokens that tokenizer_config.json names are special, whatever the file says of them") {
+  const auto plain = parse(small_file()).value();
+  const int32_t a = plain->encode("a")->at(0), b = *plain->id_of("b");
+  const nlohmann::json config = {{"eos_token", {{"content", "b"}}}, {"pad_token", nullptr}, {"model_input_names", "a"}};
+  const auto named = parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(config, "tokenizer_config.json")).value();
+  CHECK_FALSE(plain->is_special(b));
+  CHECK(named->is_special(b));
+  CHECK_FALSE(named->is_special(a));
+  CHECK(named->decode(Ids{a, b}, {.skip_special = true}) == "a");
+  const nlohmann::json more = {{"additional_special_tokens", {"a", {{"content", "b"}}, 7, "none"}}};
+  const auto both = parse_bpe_tokenizer(small_file().dump(), "tokenizer.json", JsonAt(more, "tokenizer_config.json")).value();
+  CHECK((both->is_special(a) && both->is_special(b)));
+}
+
 TEST_CASE("bpe tokenizer: pieces joined are the decoded text; Llama 2 drops the first space of a text only") {
   for (const std::string name : {"llama3_like", "gpt2_like"}) {
     const auto tokenizer = load(name);
