@@ -1,6 +1,7 @@
 #include "cli/cluster_access.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 
 #include <charconv>
 #include <filesystem>
@@ -12,6 +13,13 @@ bool is_of_this_host(const std::string& host) {
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
   in6_addr v6{};
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool resolves(const std::string& host) {
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
 }
 
 std::string address_text(const std::string& host, uint16_t port) {

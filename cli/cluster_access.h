@@ -32,6 +32,8 @@ std::string address_text(const std::string& host, uint16_t port);
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
 /// Whether only processes of this host can reach the address.
 bool is_of_this_host(const std::string& host);
+/// Whether the host is an address, or a name of one. Asks the system's resolver, which may take seconds.
+bool resolves(const std::string& host);
 /// Checks that the address is valid and may be used. Reads no file.
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
 /// Whether every user of this machine can read the file.

@@ -150,7 +150,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
         {"prompts", "FILE", &o.prompts,
-         "JSONL, one prompt per line: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}; -: stdin, as lines arrive"},
+         "JSONL, one prompt per line: {id?, prompt | prompt_ids | messages, n?, seed?, max_tokens?, temperature?, ...}; -: stdin, as lines arrive"},
         {"group-size", "N", &o.group_size, "responses per prompt, unless its line has n", kGroupSizes},
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
         {"seed", "S", &o.seed,
@@ -213,7 +213,8 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
         {"served-name", "NAME", &o.served_name, "name of the model for clients; without it the folder's name"},
         {"seed", "S", &o.seed, "seed of requests that have none"},
         {"journal", "DIR", &o.journal, "folder that keeps rollouts of /seer/v1/rollouts as they come, so that they outlive this process"},
-        {"kept-bytes", "SIZE", SizeField{&o.kept_bytes}, "most bytes of such rollouts: prompts, and responses until they are acknowledged", at_least(1 << 20)},
+        {"kept-bytes", "SIZE", SizeField{&o.kept_bytes},
+         "more groups are refused while such rollouts take so much: prompts, and responses until they are acknowledged", at_least(1 << 20)},
         {"tls-cert", "FILE", &o.tls_cert, "PEM certificate of this server; without it there is no TLS"},
         {"tls-key", "FILE", &o.tls_key, "its PEM key"},
         {"token-file", "FILE", &o.token_file, "file whose first line every request must carry as \"Authorization: Bearer ...\""},
@@ -490,6 +491,8 @@ Status check_reach(const std::string& cluster, const ClusterAccess& access) {
 constexpr const char* kEnginesInCluster = "--engines cannot go with --cluster: requests run either on servers or on the machines of a cluster";
 
 Status check_together(const ServeOptions& o) {
+  if (std::ranges::any_of(o.served_name, [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    return fail(Code::kInvalidArgument, "--served-name ", shown_value(o.served_name), ": expected a name without control characters");
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   if (!o.cluster.empty()) SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.cluster_access));
@@ -500,6 +503,8 @@ Status check_together(const ServeOptions& o) {
   if (o.tls_cert.empty() != o.tls_key.empty())
     return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");
   if (is_of_this_host(listen.host) || o.insecure || (!o.tls_cert.empty() && !o.token_file.empty())) return {};
+  if (!resolves(listen.host))
+    return fail(Code::kInvalidArgument, "--listen ", o.listen, ": the name ", listen.host, " cannot be resolved");
   return fail(Code::kInvalidArgument, "--listen ", o.listen,
               ": other hosts can reach this address: expected --tls-cert, --tls-key and --token-file, or --insecure");
 }
@@ -664,6 +669,8 @@ Subcommand make_subcommand(const char* name, const char* what, const char* examp
     if (warnings) {
       Options defaults;
       *warnings = ineffective_options(open->options, given_options(open->in_file, option_groups(defaults), typed));
+      for (std::string& warning : *warnings)  // "--NAME has no effect ...": of what the file gives, it names the file
+        if (!typed.values.contains(warning.substr(2, warning.find(' ') - 2))) warning = cat(open->config_path, ": ", warning);
     }
     return Command{open->options};
   };
@@ -675,8 +682,8 @@ Subcommand make_printer(CommandSpec spec, std::function<std::string(const std::s
   const auto finish = [text, spec](const TypedCommand& typed, std::vector<std::string>*) -> Result<Command> {
     const bool known = spec.word.empty() || std::find(spec.words.begin(), spec.words.end(), typed.word) != spec.words.end();
     if (!known)
-      return fail(Code::kInvalidArgument, "seer ", spec.name, " ", shown_value(typed.word), typed.word.empty() ? "" : ": ",
-                  "expected one of ", joined(spec.words), did_you_mean(typed.word, spec.words));
+      return fail(Code::kInvalidArgument, "seer ", spec.name, typed.word.empty() ? "" : " ", shown_value(typed.word), ": expected one of ",
+                  joined(spec.words), did_you_mean(typed.word, spec.words));
     return Command{PrintAndExit{text(typed.word)}};
   };
   return {spec, finish};

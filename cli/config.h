@@ -140,7 +140,7 @@ struct ServeOptions : MachineOptions {
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that have none
   std::string journal;                     // folder of rollouts that outlive the process; empty: none
-  int64_t kept_bytes = int64_t{1} << 30;   // most bytes of such rollouts: running prompts, and unacknowledged responses
+  int64_t kept_bytes = int64_t{1} << 30;   // no more groups are taken while they take this: running prompts, and unacknowledged responses
   ChunkSchedulerConfig scheduler{.policy = "auto"};
 };
 

@@ -130,7 +130,7 @@ PartFinding find_cuda() {
           .is_used = cuda::has_cuda_engine(),
           .found = cat(devices.empty() ? "no device" : devices, ", ",
                        compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')), ", ",
-                       nccl.ok() ? "NCCL " + *nccl : "no NCCL (GPUs of an instance exchange through host memory)", ", ", gpu_direct()),
+                       nccl.ok() ? "NCCL " + *nccl : "no NCCL (--tensor-parallel above 1 needs it)", ", ", gpu_direct()),
           .without = "models run on the CPU, many times slower than a GPU would",
           .add = "install CUDA's toolkit with nvcc, 12 or later, then build again"};
 }

@@ -36,62 +36,34 @@ Result<Json> parse_object(const std::string& path, int64_t line, const std::stri
   return Json::parse(text);
 }
 
-/// Fields that have an effect in other programs but not in Seer, and what to use instead. Carrying them along silently would
-/// mislead the user.
+/// Fields of other programs, besides those of find_foreign_field(), and what to use instead. Carrying them along silently would mislead
+/// the user.
 struct RefusedField {
   std::string_view name;  // NAME*: all names that begin with NAME
   const char* instead;
 };
-constexpr const char* kUseMaxTokens = "use max_tokens";
-constexpr const char* kUseN = "use n";
-constexpr const char* kUseStop = "use stop";
-constexpr const char* kUseTemperature = "use temperature (0: greedy)";
-constexpr const char* kNoBeams = "responses are sampled one by one; use n";
+constexpr const char* kStopStays = "a stop text stays in its response";
 constexpr const char* kNoPenalty = "the only penalty is repetition_penalty";
-constexpr const char* kNoCut = "use top_p, top_k or min_p";
-constexpr const char* kUseMinTokens = "use min_tokens";
 constexpr const char* kOwnTemplate = "the template is that of the model's folder";
 constexpr const char* kOfMessages = "it goes with messages";
 constexpr const char* kUseTools = "use tools, with messages";
 constexpr const char* kNoGrammar = "output cannot be constrained; rename the field if it is only to be carried along";
 constexpr const char* kNoBias = "logits cannot be changed; rename the field if it is only to be carried along";
 constexpr const char* kFlagLogprobs = "responses have the log-probability of each token; the flag --raw-logprobs says which";
+constexpr const char* kNoSpecial = "the text of a response is without special tokens; output_ids has them";
 constexpr RefusedField kRefusedFields[] = {
-    {"max_new_tokens", kUseMaxTokens},
-    {"max_completion_tokens", kUseMaxTokens},
-    {"max_output_tokens", kUseMaxTokens},
-    {"max_gen_len", kUseMaxTokens},
-    {"max_length", kUseMaxTokens},
-    {"min_new_tokens", kUseMinTokens},
-    {"min_length", kUseMinTokens},
+    {"max_completion_tokens", "use max_tokens"},
+    {"min_new_tokens", "use min_tokens"},
     {"sampling_seed", "use seed"},
     {"input_ids", "use prompt_ids"},
-    {"num_return_sequences", kUseN},
-    {"best_of", kUseN},
-    {"num_samples", kUseN},
-    {"group_size", kUseN},
-    {"num_beams", kNoBeams},
-    {"beam_width", kNoBeams},
-    {"use_beam_search", kNoBeams},
-    {"early_stopping", kNoBeams},
-    {"length_penalty", kNoBeams},
-    {"do_sample", kUseTemperature},
-    {"greedy", kUseTemperature},
-    {"stop_sequences", kUseStop},
-    {"stop_strings", kUseStop},
-    {"stop_words", kUseStop},
-    {"eos_token_id", "use stop_token_ids"},
-    {"include_stop_str_in_output", "a stop text stays in its response"},
-    {"no_stop_trim", "a stop text stays in its response"},
+    {"best_of", "use n"},
+    {"group_size", "use n"},
+    {"use_beam_search", "responses are sampled one by one; use n"},
+    {"length_penalty", "responses are sampled one by one; use n"},
+    {"include_stop_str_in_output", kStopStays},
+    {"no_stop_trim", kStopStays},
     {"frequency_penalty", kNoPenalty},
     {"presence_penalty", kNoPenalty},
-    {"no_repeat_ngram_size", kNoPenalty},
-    {"typical_p", kNoCut},
-    {"top_a", kNoCut},
-    {"tfs", kNoCut},
-    {"epsilon_cutoff", kNoCut},
-    {"eta_cutoff", kNoCut},
-    {"mirostat*", kNoCut},
     {"logit_bias", kNoBias},
     {"bad_words", kNoBias},
     {"allowed_token_ids", kNoBias},
@@ -102,8 +74,6 @@ constexpr RefusedField kRefusedFields[] = {
     {"tools", kOfMessages},
     {"tool_choice", kUseTools},
     {"functions", kUseTools},
-    {"sampling_params", "give its fields in the line itself"},
-    {"generation_config", "give its fields in the line itself"},
     {"guided_*", kNoGrammar},
     {"response_format", kNoGrammar},
     {"json_schema", kNoGrammar},
@@ -115,20 +85,21 @@ constexpr RefusedField kRefusedFields[] = {
     {"return_logprob", kFlagLogprobs},
     {"top_logprobs", kFlagLogprobs},
     {"raw_logprobs", kFlagLogprobs},
-    {"skip_special_tokens", "the text of a response is without special tokens; output_ids has them"},
-    {"spaces_between_special_tokens", "the text of a response is without special tokens; output_ids has them"},
+    {"skip_special_tokens", kNoSpecial},
+    {"spaces_between_special_tokens", kNoSpecial},
     {"stream", "responses are written whole"},
 };
 
 /// The fields of a conversation, in a line with messages.
 constexpr std::array<std::string_view, 5> kChatFields{"messages", "tools", "documents", "add_generation_prompt", "chat_template_kwargs"};
 
-/// Null if the field is not refused.
-const RefusedField* find_refused(std::string_view name) {
+/// What to use instead of a refused field; null: it is none.
+const char* instead_of(std::string_view name) {
   for (const RefusedField& field : kRefusedFields)
     if (field.name.ends_with('*') ? name.starts_with(field.name.substr(0, field.name.size() - 1)) : name == field.name)
-      return &field;
-  return nullptr;
+      return field.instead;
+  const ForeignField* const foreign = find_foreign_field(name);
+  return foreign == nullptr ? nullptr : foreign->instead;
 }
 
 /// Flags that may be given as fields, named as these.
@@ -183,8 +154,8 @@ class PromptReader {
     if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, sampling_text(name, text), found);
     if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed" || name == "length_hint")
       return is_null ? Status{} : take_own(member, found, prompt);
-    if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
-      return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", refused->instead);
+    if (const char* const instead = is_null ? nullptr : instead_of(name))
+      return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", instead);
     if (const std::string meant = is_null ? "" : meant_field(name); !meant.empty())
       return fail(Code::kInvalidArgument, found, "field ", json_string(shown(name)), " is not known: did you mean ", meant,
                   "? Rename it if it is only to be carried along");
@@ -355,10 +326,10 @@ Status read_prompt_defaults(const std::string& text, const std::string& found, P
   const std::vector<OptionSpec> options = line_options(defaults.samples, defaults.sampling);
   for (const auto& [name, value] : members) {
     const auto option = std::ranges::find(options, name, &OptionSpec::name);
-    const RefusedField* const refused = find_refused(name);
+    const char* const instead = instead_of(name);
     if (option == options.end())
       return fail(Code::kInvalidArgument, found, "defaults has ", shown(name), ": ",
-                  refused != nullptr ? refused->instead : "expected n and fields of sampling");
+                  instead != nullptr ? instead : "expected n and fields of sampling");
     if (value != "null") SEER_RETURN_IF_ERROR(set_json_option(*option, value, found));
   }
   return {};

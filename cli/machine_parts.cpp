@@ -1,13 +1,13 @@
 #include "cli/machine_parts.h"
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 #include <utility>
 
 #include "actors/policy/draft/group_drafter.h"
 #include "cli/engine_source.h"
 #include "cli/kv_size.h"
-#include "cli/machine_memory.h"
 #include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
 #include "gpu/cuda/cuda_device.h"
@@ -98,6 +98,23 @@ Status check_sizes(const MachineOptions& options, const ModelConfig& model) {
   const int64_t least = kv_block_bytes_of(options, model);
   SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, least, options.block_tokens));
   return check_dram_bytes(options, least);
+}
+
+std::vector<MemoryDemand> kv_demands(const MachineOptions& options, std::optional<int64_t> nodes, int64_t fillable_bytes) {
+  std::vector<MemoryDemand> demands;
+  if (options.device == DeviceKind::kCpu && options.instances > 0) {
+    const int64_t kv = bytes_of(options.kv_bytes, options.instances);
+    demands.push_back({cat("--kv-bytes ", options.kv_bytes, " for --instances ", options.instances), kv, std::min(kv, fillable_bytes)});
+  }
+  const int64_t dram = bytes_of(options.dram_bytes, nodes.value_or(1));
+  demands.push_back({cat("--dram-bytes ", options.dram_bytes, nodes ? cat(" for --nodes ", *nodes) : ""), dram, std::min(dram, fillable_bytes)});
+  return demands;
+}
+
+Status check_memory_to_stay(const MachineOptions& options, std::optional<int64_t> nodes, const MachineMemory& machine) {
+  std::vector<MemoryDemand> demands = kv_demands(options, nodes, std::numeric_limits<int64_t>::max());
+  if (options.instances > 0) demands.push_back(demand_of_weights(options.model, options.weights == WeightType::kInt8));
+  return check_memory(demands, machine);
 }
 
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, [[maybe_unused]] const std::string& folder) {

@@ -3,11 +3,14 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/fleet.h"
 #include "actors/node_actor.h"
 #include "cli/config.h"
+#include "cli/machine_memory.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_loader.h"
 #include "protocols/workers.h"
@@ -36,6 +39,12 @@ InstanceConfig instance_config(const MachineOptions& options);
 int32_t step_rows_max(const MachineOptions& options);
 /// Checks sizes that every part depends on, before any is made. Errors name the flag.
 Status check_sizes(const MachineOptions& options, const ModelConfig& model);
+/// Memory for KV: of instances that compute on the CPU, and of DRAM tiers. `nodes`: --nodes of the command; none: it has no such flag.
+/// No tier can get more than `fillable_bytes`.
+std::vector<MemoryDemand> kv_demands(const MachineOptions& options, std::optional<int64_t> nodes, int64_t fillable_bytes);
+/// Checks, before anything is loaded or allocated, that weights and KV fit in memory. For machines that stay up, whose KV fills in time.
+/// REQUIRES: instances are chosen. Errors: those of check_memory().
+Status check_memory_to_stay(const MachineOptions& options, std::optional<int64_t> nodes, const MachineMemory& machine);
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);
 
 /// Moves KV between the machines of a cluster, and makes the memory that it can move fastest.

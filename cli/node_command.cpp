@@ -183,6 +183,7 @@ Status run_node(const NodeOptions& given, const std::atomic<bool>& stop) {
     return fail(Code::kInvalidArgument, "--listen ", options.listen, ": expected an address of this machine, at which the others reach it");
   raise_file_limit();
   if (roles.has(NodeRole::kInstances)) SEER_RETURN_IF_ERROR(choose_instances(options));
+  SEER_RETURN_IF_ERROR(check_memory_to_stay(options, {}, find_memory()));
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access, log));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));

@@ -319,6 +319,9 @@ std::string toml_value(const OptionSpec& spec) {
 
 std::string default_text(const OptionSpec& spec) {
   if (is_list(spec) || is_switch(spec)) return "";
+  const auto* const number = std::get_if<int64_t*>(&spec.field);
+  const auto* const range = std::get_if<Range>(&spec.check);
+  if (number != nullptr && range != nullptr && **number < range->low && !is_auto(spec)) return "";  // it means: not given
   if (is_auto(spec)) return kAutoText;
   if (const auto* text = std::get_if<std::string*>(&spec.field)) return **text;
   if (const auto* named = std::get_if<NamedField>(&spec.field)) return named->name();

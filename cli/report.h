@@ -25,7 +25,7 @@ struct RolloutReport {
   int64_t answered_before = 0;         // requests answered by an earlier process (--resume); not among those of `rollout`
   int64_t past_groups = 0;             // groups whose prompts --draft-history knew
   int64_t unkept_groups = 0;           // groups whose responses could not be stored there
-  double cpu_total_s = 0;              // CPU time of the process
+  double cpu_total_s = 0;              // CPU time of the process; kUnknown if it ran in a cluster
   double actor_cpu_share = kUnknown;   // CPU time of the actor threads / cpu_total_s
   WeightVersion version;
 

@@ -209,6 +209,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   auto pool = inbox.ask<std::vector<KvNodeReport>>(machines->directory(), GetReport{});
   const CpuTime after;
   const double wall_s = summary.wall_s(), cpu_us = static_cast<double>(after.all_us - before.all_us);
+  const bool is_all_here = options.cluster.empty();  // else engines, and part of the actors, take CPU time of other processes
   const bool complete = summary.complete;
   return RolloutOutcome{.report = {.policy = chosen.scheduler.policy,
                                    .is_auto = policy == kAutoPolicy,
@@ -220,8 +221,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                    .answered_before = answered_before,
                                    .past_groups = past_groups,
                                    .unkept_groups = history ? history->failed_groups() : 0,
-                                   .cpu_total_s = cpu_us / 1e6,
-                                   .actor_cpu_share = static_cast<double>(after.actors_us - before.actors_us) / cpu_us,
+                                   .cpu_total_s = is_all_here ? cpu_us / 1e6 : kUnknown,
+                                   .actor_cpu_share = is_all_here ? static_cast<double>(after.actors_us - before.actors_us) / cpu_us : kUnknown,
                                    .version = config.version},
                         .complete = complete,
                         .learned = machines->learned(),

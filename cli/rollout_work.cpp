@@ -6,7 +6,6 @@
 
 #include "cli/chat_prompts.h"
 #include "cli/engine_source.h"
-#include "cli/machine_memory.h"
 #include "gpu/model/model_folder.h"
 #include "gpu/sampler.h"
 
@@ -85,14 +84,8 @@ int64_t work_kv_bytes(const RolloutOptions& options, const RolloutWork& work) {
 Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& work) {
   int64_t requests = 0;
   for (const GroupSpec& group : work.groups) requests += group.samples;
-  const int64_t work_bytes = work_kv_bytes(options, work);
-  const int64_t dram = bytes_of(options.dram_bytes, options.nodes);
-  std::vector<MemoryDemand> demands{{cat("--dram-bytes ", options.dram_bytes, " for --nodes ", options.nodes), dram, std::min(dram, work_bytes)},
-                                    demand_of_requests(requests)};
-  if (options.device == DeviceKind::kCpu) {
-    const int64_t kv = bytes_of(options.kv_bytes, options.instances);
-    demands.insert(demands.begin(), {cat("--kv-bytes ", options.kv_bytes, " for --instances ", options.instances), kv, std::min(kv, work_bytes)});
-  }
+  std::vector<MemoryDemand> demands = kv_demands(options, options.nodes, work_kv_bytes(options, work));
+  demands.push_back(demand_of_requests(requests));
   return check_memory(demands, find_memory());
 }
 

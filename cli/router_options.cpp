@@ -12,7 +12,7 @@ bool is_private(const HttpAddress& to) { return to.is_tls || is_of_this_host(to.
 }  // namespace
 
 std::vector<OptionSpec> router_options(RouterOptions& o) {
-  return {{"engines", "KIND=URL,...", CommaListField{&o.engines}, "servers that run the requests instead of this machine; KIND is sglang, vllm or seer"},
+  return {{"engines", "KIND=URL,...", CommaListField{&o.engines}, "servers that run the requests instead of this machine; KIND is sglang, vllm or seer; a URL alone is sglang's"},
           {"engine-token-file", "FILE", &o.token_file, "file whose first line is the bearer token that these servers want"},
           {"engine-ca", "FILE", &o.ca, "PEM certificates of the CAs that sign those of https servers; without it the system's CAs"},
           {"engine-insecure", "", &o.insecure, "send the token to servers of other hosts without TLS too"},

@@ -7,7 +7,7 @@ namespace seer {
 std::vector<std::string> run_warnings(const RolloutOptions& options, const RolloutWork& work, int64_t cores) {
   std::vector<std::string> found;
   if (cores > 0 && options.runs_here() && options.device == DeviceKind::kCpu && options.instances > cores)
-    found.push_back(cat("--instances ", options.instances, " on ", cores, cores == 1 ? " core" : " cores",
+    found.push_back(cat(options.instances, " instances on ", cores, cores == 1 ? " core" : " cores",
                         ": the instances wait for each other"));
   if (std::string many = many_requests_text(requests_of(work), kRolloutRequestBytes); !many.empty())
     found.push_back(std::move(many));

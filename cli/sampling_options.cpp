@@ -1,6 +1,53 @@
 #include "cli/sampling_options.h"
 
 namespace seer {
+namespace {
+
+constexpr const char* kUseMaxTokens = "use max_tokens";
+constexpr const char* kUseN = "use n";
+constexpr const char* kUseStop = "use stop";
+constexpr const char* kUseTemperature = "use temperature (0: greedy)";
+constexpr const char* kNoBeams = "responses are sampled one by one; use n";
+constexpr const char* kNoCut = "use top_p, top_k or min_p";
+constexpr const char* kBesidePrompt = "give its fields beside the prompt";
+constexpr ForeignField kForeignFields[] = {
+    {"max_new_tokens", kUseMaxTokens},
+    {"max_output_tokens", kUseMaxTokens},
+    {"max_gen_len", kUseMaxTokens},
+    {"max_length", kUseMaxTokens},
+    {"thinking_token_budget", kUseMaxTokens},
+    {"min_length", "use min_tokens", "0"},
+    {"num_return_sequences", kUseN, "1"},
+    {"num_samples", kUseN, "1"},
+    {"num_beams", kNoBeams, "1"},
+    {"beam_width", kNoBeams, "1"},
+    {"early_stopping", kNoBeams, "false"},
+    {"do_sample", kUseTemperature, "true"},
+    {"greedy", kUseTemperature, "false"},
+    {"stop_sequences", kUseStop, "[]"},
+    {"stop_strings", kUseStop, "[]"},
+    {"stop_words", kUseStop, "[]"},
+    {"eos_token_id", "use stop_token_ids"},
+    {"no_repeat_ngram_size", "the only penalty is repetition_penalty", "0"},
+    {"typical_p", kNoCut, "1"},
+    {"top_a", kNoCut, "0"},
+    {"tfs", kNoCut, "1"},
+    {"epsilon_cutoff", kNoCut, "0"},
+    {"eta_cutoff", kNoCut, "0"},
+    {"mirostat*", kNoCut, "0"},
+    {"guided_decoding", "output cannot be constrained", "{}"},
+    {"sampling_params", kBesidePrompt, "{}"},
+    {"generation_config", kBesidePrompt, "{}"},
+    {"extra_body", kBesidePrompt, "{}"},
+};
+
+}  // namespace
+
+const ForeignField* find_foreign_field(std::string_view name) {
+  for (const ForeignField& field : kForeignFields)
+    if (field.name.ends_with('*') ? name.starts_with(field.name.substr(0, field.name.size() - 1)) : name == field.name) return &field;
+  return nullptr;
+}
 
 std::vector<OptionSpec> sampling_options(SamplingParams& s) {
   return {

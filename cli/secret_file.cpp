@@ -2,11 +2,15 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace seer {
 
 Status check_readable(const std::string& flag, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return fail(Code::kInvalidArgument, flag, " ", path, ": it is a folder: expected a file");
   if (std::ifstream(path)) return {};
   return fail(Code::kInvalidArgument, flag, " ", path, ": cannot be read: ", std::strerror(errno));
 }

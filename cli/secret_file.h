@@ -13,7 +13,7 @@ constexpr size_t kSecretBytesMin = 16;  // a shorter one could be guessed
 /// Errors: kInvalidArgument, naming flag and file: it cannot be read, or the line has fewer bytes.
 Result<std::string> read_secret_file(const std::string& flag, const std::string& path, size_t bytes_min = kSecretBytesMin);
 
-/// Errors: kInvalidArgument, naming flag and file: it cannot be read.
+/// Errors: kInvalidArgument, naming flag and file: it cannot be read, or is a folder.
 Status check_readable(const std::string& flag, const std::string& path);
 
 }  // namespace seer

@@ -13,7 +13,10 @@ void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const
 
 Status read_group_call(GroupCall& call, const HttpRequest& request) {
   SEER_RETURN_IF_ERROR(check_shape(request.body, call.path + ": "));
-  return read_group_body(call, request.body);
+  SEER_RETURN_IF_ERROR(read_group_body(call, request.body));
+  if (!names_version(call)) return {};
+  SEER_ASSIGN_OR_RETURN(const Json body, read_object(request.body));
+  return check_spelling(body, {"weight_version"});
 }
 
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then) {

@@ -405,6 +405,8 @@ void NativeDialect::add_groups(const std::string& id, std::vector<ServedGroup> g
 void NativeDialect::acknowledge(const HttpRequest& request, const std::string& id, const Reply& reply) {
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
+  for (const auto& [name, value] : body->items())
+    if (name != "seq") return refuse(reply, fail(Code::kInvalidArgument, "field ", json_string(shown(name)), " is not known: expected seq"));
   const Json* const seq = given_field(*body, "seq");
   if (seq == nullptr)
     return refuse(reply, fail(Code::kInvalidArgument, "seq is missing: expected that of the last response that is not needed any more"));

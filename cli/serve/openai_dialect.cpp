@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/json_lines.h"
+#include "cli/sampling_options.h"
 #include "cli/serve/request_fields.h"
 #include "served/server_dialect.h"
 
@@ -35,6 +36,7 @@ struct Asked {
   bool is_chat = false;
   bool streams = false, streams_usage = false;
   bool wants_logprobs = false;
+  bool wants_candidates = false;        // top_logprobs too: of each token, itself
   bool wants_ids = false;               // token_ids and prompt_token_ids
   bool names_tokens_by_id = false;      // "token_id:17" for a token's text
   TextRules text;
@@ -46,6 +48,9 @@ Status check_not_refused(const Json& body, const Asked& asked) {
   SEER_RETURN_IF_ERROR(refuse_fields(body, {"echo", "suffix", "use_beam_search", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex",
                                             "guided_choice", "guided_grammar", "functions", "function_call", "audio", "continue_final_message",
                                             "prompt_embeds", "truncate_prompt_tokens", "chat_template"}));
+  for (const auto& [name, value] : body.items())
+    if (const ForeignField* const field = find_foreign_field(name); field != nullptr && !value.is_null() && value != Json::parse(field->harmless))
+      return fail(Code::kInvalidArgument, name, " is not supported: ", field->instead);
   if (const Json* const format = given_field(body, "response_format"); format != nullptr && *format != Json{{"type", "text"}})
     return fail(Code::kInvalidArgument, "response_format: expected {\"type\": \"text\"}, since no other is supported");
   if (const Json* const choice = given_field(body, "tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none")
@@ -55,17 +60,23 @@ Status check_not_refused(const Json& body, const Asked& asked) {
   return {};
 }
 
-/// A chat has logprobs true or false and top_logprobs, a completion has a number of candidates in logprobs. A token's own one counts as
-/// the first of them.
-Result<bool> read_logprobs(const Json& body, bool is_chat) {
-  const char* const count_name = is_chat ? "top_logprobs" : "logprobs";
+/// A chat has logprobs true or false and top_logprobs, a completion has a number of candidates in logprobs. The one candidate is the sampled
+/// token itself.
+Status read_logprobs(const Json& body, Asked& asked) {
+  const char* const count_name = asked.is_chat ? "top_logprobs" : "logprobs";
   const Json* const logprobs = given_field(body, "logprobs");
-  if (!is_chat && logprobs != nullptr && logprobs->is_boolean()) return logprobs->get<bool>();  // as some trainers send it
+  if (!asked.is_chat && logprobs != nullptr && logprobs->is_boolean()) {  // as some trainers send it
+    asked.wants_logprobs = logprobs->get<bool>();
+    return {};
+  }
   SEER_ASSIGN_OR_RETURN(const int64_t candidates, int64_field(body, count_name, 0, 0));
   if (candidates > 1)
     return fail(Code::kInvalidArgument, count_name, " is ", candidates, ": expected at most 1, since only the chosen token's log-probability is known");
-  if (is_chat) return boolean_field(body, "logprobs", false);
-  return logprobs != nullptr;
+  asked.wants_candidates = candidates == 1;
+  asked.wants_logprobs = logprobs != nullptr;
+  if (!asked.is_chat) return {};
+  SEER_ASSIGN_OR_RETURN(asked.wants_logprobs, boolean_field(body, "logprobs", false));
+  return {};
 }
 
 Result<Prompts> read_completion_prompts(const Json& body, const ServedModel& model) {
@@ -143,7 +154,7 @@ Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const C
   SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(body, max_tokens, is_chat ? model.tokens_max : kCompletionTokens));
   asked.samples = static_cast<size_t>(sampling.n);
   SEER_RETURN_IF_ERROR(check_not_refused(body, asked));
-  SEER_ASSIGN_OR_RETURN(asked.wants_logprobs, read_logprobs(body, is_chat));
+  SEER_RETURN_IF_ERROR(read_logprobs(body, asked));
   SEER_ASSIGN_OR_RETURN(asked.wants_ids, boolean_field(body, "return_token_ids", false));
   SEER_ASSIGN_OR_RETURN(asked.names_tokens_by_id, boolean_field(body, "return_tokens_as_token_ids", false));
   SEER_ASSIGN_OR_RETURN(asked.streams, boolean_field(body, "stream", false));
@@ -175,22 +186,36 @@ std::string token_text(const Asked& asked, int32_t id) {
   return asked.model->tokenizer->piece(id);
 }
 
+std::string chat_logprobs_text(const Asked& asked, const OutputTokens& part) {
+  std::string out = "{\"content\":[";
+  for (size_t i = 0; i < part.size(); ++i) {
+    std::string token = cat("{\"token\":", json_string(token_text(asked, part.ids[i])), ",\"logprob\":");
+    append_float(token, part.logprobs[i]);
+    token += ",\"bytes\":null";
+    out += cat(i > 0 ? "," : "", token, ",\"top_logprobs\":[", asked.wants_candidates ? token + "}" : "", "]}");
+  }
+  return out + "]}";
+}
+
+std::string completion_logprobs_text(const Asked& asked, const OutputTokens& part) {
+  std::string tokens, values, candidates;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const char* const comma = i > 0 ? "," : "";
+    const std::string token = json_string(token_text(asked, part.ids[i]));
+    std::string value;
+    append_float(value, part.logprobs[i]);
+    tokens += comma + token;
+    values += comma + value;
+    if (asked.wants_candidates) candidates += cat(comma, "{", token, ":", value, "}");
+  }
+  return cat("{\"tokens\":[", tokens, "],\"token_logprobs\":[", values, "],\"top_logprobs\":", asked.wants_candidates ? cat("[", candidates, "]") : "null",
+             ",\"text_offset\":null}");
+}
+
 /// The "logprobs" of a choice. By hand: a response can have 100 000 tokens.
 std::string logprobs_text(const Asked& asked, const OutputTokens& part) {
   if (!asked.wants_logprobs) return "null";
-  std::string out = asked.is_chat ? "{\"content\":[" : "{\"tokens\":[";
-  std::string values;
-  for (size_t i = 0; i < part.size(); ++i) {
-    const std::string token = json_string(token_text(asked, part.ids[i]));
-    out += cat(i > 0 ? "," : "", asked.is_chat ? "{\"token\":" : "", token);
-    std::string& to = asked.is_chat ? out : values;
-    if (asked.is_chat) to += ",\"logprob\":";
-    else if (i > 0) to += ',';
-    append_float(to, part.logprobs[i]);
-    if (asked.is_chat) to += ",\"bytes\":null,\"top_logprobs\":[]}";
-  }
-  if (asked.is_chat) return out + "]}";
-  return cat(out, "],\"token_logprobs\":[", values, "],\"top_logprobs\":null,\"text_offset\":null}");
+  return asked.is_chat ? chat_logprobs_text(asked, part) : completion_logprobs_text(asked, part);
 }
 
 /// A member with the prompt's tokens, unless it is null. Completions have it in their choices, chats beside them.

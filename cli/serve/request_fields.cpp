@@ -7,6 +7,7 @@
 
 #include "cli/json_lines.h"
 #include "cli/sampling_options.h"
+#include "cli/suggestion.h"
 #include "gpu/sampler.h"
 
 namespace seer {
@@ -28,11 +29,12 @@ const std::map<std::string, Json>& values_without_effect() {
   return kValues;
 }
 
-Status check_not_refused(const Json& params) {
-  for (const auto& [name, only] : values_without_effect())
-    if (const Json* const value = given_field(params, name.c_str()); value != nullptr && *value != only)
-      return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected ", only.dump(), ", since it is not supported");
-  return refuse_fields(params, kUnsupported);
+/// Refuses the name if it is nearly a known one.
+Status check_one_spelling(const std::string& name, const std::vector<std::string>& known) {
+  if (std::ranges::find(known, name) != known.end()) return {};
+  const std::string meant = nearest_name(name, known);
+  if (meant.empty()) return {};
+  return fail(Code::kInvalidArgument, "field ", json_string(shown(name)), " is not known: did you mean ", meant, "?");
 }
 
 /// `options`: those that sampling has. Refuses names that are neither these, nor among `others`, nor of what is not supported.
@@ -42,11 +44,15 @@ Status check_names(const Json& params, const std::vector<OptionSpec>& options, c
     const bool is_option = name != "max_tokens" && std::ranges::find(options, name, &OptionSpec::name) != options.end();
     if (is_option || name == max_tokens || name == kMinNewTokens) continue;
     if (is_among(others, name) || is_among(kSeeds, name) || is_among(kUnsupported, name) || values_without_effect().contains(name)) continue;
-    std::string expected = max_tokens;
+    std::vector<std::string> known{max_tokens, kMinNewTokens};
     for (const OptionSpec& option : options)
-      if (option.name != "max_tokens") expected += cat(", ", option.name);
-    for (const char* const other : others) expected += cat(", ", other);
-    return fail(Code::kInvalidArgument, "sampling_params has ", json_string(shown(name)), ": expected ", expected, " or ", kSeeds[0]);
+      if (option.name != "max_tokens") known.push_back(option.name);
+    known.insert(known.end(), others.begin(), others.end());
+    known.emplace_back(kSeeds[0]);
+    std::string expected;
+    for (const std::string& one : known)
+      if (one != kMinNewTokens) expected += cat(expected.empty() ? "" : one == known.back() ? " or " : ", ", one);
+    return fail(Code::kInvalidArgument, "sampling_params has ", json_string(shown(name)), ": expected ", expected, did_you_mean(name, known));
   }
   return {};
 }
@@ -80,6 +86,17 @@ Result<Json> read_object(const std::string& body) {
   return object;
 }
 
+Status check_spelling(const Json& object, const std::vector<std::string>& known) {
+  for (const auto& [name, value] : object.items())
+    if (!value.is_null()) SEER_RETURN_IF_ERROR(check_one_spelling(name, known));
+  return {};
+}
+
+Status check_query_spelling(const HttpRequest& request, const std::vector<std::string>& known) {
+  for (const auto& [name, value] : request.query) SEER_RETURN_IF_ERROR(check_one_spelling(name, known));
+  return {};
+}
+
 const Json* given_field(const Json& object, const char* name) {
   const auto at = object.find(name);
   return at == object.end() || at->is_null() ? nullptr : &*at;
@@ -90,6 +107,13 @@ Status refuse_fields(const Json& object, std::initializer_list<const char*> name
     if (const Json* const value = given_field(object, name); value != nullptr && !value->empty() && *value != false && *value != "")
       return fail(Code::kInvalidArgument, name, " is not supported");
   return {};
+}
+
+Status refuse_unsupported(const Json& params) {
+  for (const auto& [name, only] : values_without_effect())
+    if (const Json* const value = given_field(params, name.c_str()); value != nullptr && *value != only)
+      return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected ", only.dump(), ", since it is not supported");
+  return refuse_fields(params, kUnsupported);
 }
 
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise) {
@@ -105,7 +129,7 @@ Result<bool> boolean_of(const Json* value, const char* name, bool otherwise) {
 Result<std::string> text_of(const Json& value, const char* name) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_integer()) return value.dump();
-  return fail(Code::kInvalidArgument, name, " is ", shown_value(value), ": expected text");
+  return fail(Code::kInvalidArgument, name, " is ", shown_value(value), ": expected text or an integer");
 }
 
 Result<std::string> text_field(const Json& object, const char* name) {
@@ -155,7 +179,7 @@ Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherw
 Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default,
                                std::optional<std::span<const char* const>> others) {
   if (!params.is_object()) return fail(Code::kInvalidArgument, "sampling_params is ", params.type_name(), ": expected an object");
-  SEER_RETURN_IF_ERROR(check_not_refused(params));
+  SEER_RETURN_IF_ERROR(refuse_unsupported(params));
   if (given_field(params, "min_tokens") != nullptr && given_field(params, kMinNewTokens) != nullptr)
     return fail(Code::kInvalidArgument, "min_tokens and ", kMinNewTokens, " are both given: expected one of them");
   Sampling sampling;
@@ -173,6 +197,9 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
     named.name = name;
     SEER_RETURN_IF_ERROR(set_json_option(named, sampling_text(name, written_value(value)), ""));
   }
+  if (const SamplingParams& s = sampling.params; s.min_tokens > s.max_tokens)
+    return fail(Code::kInvalidArgument, given_field(params, kMinNewTokens) != nullptr ? kMinNewTokens : "min_tokens", " is ", s.min_tokens,
+                ": expected at most ", max_tokens, ", which is ", s.max_tokens);
   for (const char* const name : kSeeds)
     if (const Json* const seed = given_field(params, name)) {
       SEER_ASSIGN_OR_RETURN(sampling.seed, integer_field<uint64_t>(*seed, name, 0, ""));
@@ -246,14 +273,18 @@ void append_ids(std::string& out, const std::vector<int32_t>& ids) {
 }
 
 Result<std::string> worker_url(const HttpRequest& request) {
-  std::string url = request.query.contains("url") ? request.query.at("url") : "";
+  const std::vector<std::string> known{"url", "kind"};
+  SEER_RETURN_IF_ERROR(check_query_spelling(request, known));
+  const auto in_query = [&](const char* name) { return request.query.contains(name) ? request.query.at(name) : ""; };
+  std::string url = in_query("url"), kind = in_query("kind");
   if (url.empty()) {
     SEER_ASSIGN_OR_RETURN(const Json body, read_object(request.body));
+    SEER_RETURN_IF_ERROR(check_spelling(body, known));
     SEER_ASSIGN_OR_RETURN(url, text_field(body, "url"));
-    SEER_ASSIGN_OR_RETURN(const std::string kind, text_field(body, "kind"));
-    if (!kind.empty() && !url.empty()) url = cat(kind, "=", url);
+    SEER_ASSIGN_OR_RETURN(kind, text_field(body, "kind"));
   }
   if (url.empty()) return fail(Code::kInvalidArgument, "url is missing: expected that of a worker");
+  if (!kind.empty()) url = cat(kind, "=", url);
   if (url.size() > kUrlBytesMax) return fail(Code::kInvalidArgument, "url has ", url.size(), " bytes: expected at most ", kUrlBytesMax);
   return url;
 }

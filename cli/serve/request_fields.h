@@ -25,8 +25,14 @@ std::string json_text(const Out& json);
 Result<Json> read_object(const std::string& body);
 /// Null where the field is missing or null.
 const Json* given_field(const Json& object, const char* name);
+/// Refuses a name that is nearly one of `known`: misspelt, it would be ignored. Others pass, since clients send what other servers know.
+Status check_spelling(const Json& object, const std::vector<std::string>& known);
+/// Likewise, the names of the query.
+Status check_query_spelling(const HttpRequest& request, const std::vector<std::string>& known);
 /// Refuses each of these fields that asks for something: one that is false, empty text, an empty list or object does not.
 Status refuse_fields(const Json& object, std::initializer_list<const char*> names);
+/// Refuses sampling fields that would change tokens in other servers.
+Status refuse_unsupported(const Json& params);
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise);
 /// Likewise, of a field that was found: null is `otherwise`.
 Result<bool> boolean_of(const Json* value, const char* name, bool otherwise);

@@ -90,6 +90,7 @@ void RouterDialect::list_workers(const Reply& reply) {
 }
 
 void RouterDialect::profile(const HttpRequest& request, const Reply& reply) {
+  if (const Status names = check_query(request, {"worker"}); !names.ok()) return refuse(reply, 400, names.error().detail);
   const auto worker = request.query.find("worker");
   const Result<StepProfile> learned = servers_.profile(worker == request.query.end() ? "" : worker->second);
   if (!learned.ok()) return refuse(reply, learned.error().code == Code::kNotFound ? 404 : 409, learned.error().detail);
@@ -99,6 +100,7 @@ void RouterDialect::profile(const HttpRequest& request, const Reply& reply) {
 // ---- weights over a trainer's group -----------------------------------------------------------------------------------------------
 
 void RouterDialect::pause(const HttpRequest& request, const Reply& reply) {
+  if (const Status names = check_query_spelling(request, {"mode", "clear_cache"}); !names.ok()) return refuse(reply, 400, names.error().detail);
   const auto mode = request.query.find("mode");
   const Result<InFlight> in_flight = read_in_flight(mode == request.query.end() ? "" : mode->second, {{"wait", InFlight::kFinish}, {"keep", InFlight::kRedo}});
   if (!in_flight.ok()) return refuse(reply, 400, in_flight.error().detail);

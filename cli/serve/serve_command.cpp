@@ -14,7 +14,6 @@
 #include "cli/engine_source.h"
 #include "cli/file_limit.h"
 #include "cli/json_lines.h"
-#include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/secret_file.h"
 #include "cli/serve/front.h"
@@ -56,7 +55,7 @@ int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
 /// Loads no weights if the requests run elsewhere.
 Result<LoadedModel> load_served(const ServeOptions& options) {
   if (runs_here(options)) {
-    SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+    SEER_RETURN_IF_ERROR(check_memory_to_stay(options, options.nodes, find_memory()));
     return load_model_of(options);
   }
   SEER_RETURN_IF_ERROR(check_model_folder(options.model, ModelFiles::kWithoutWeights));

@@ -249,7 +249,11 @@ Result<uint32_t> ServedRollouts::find_group(const std::string& id, const std::st
   for (const std::string& as_json : {name, json_string(name)})
     if (const auto at = rollout->group_of_id.find(as_json); at != rollout->group_of_id.end()) return at->second;
   for (uint32_t g = 0; g < rollout->groups.size(); ++g)
-    if (rollout->groups[g].spec.id.empty() && name == std::to_string(g)) return g;
+    if (name == std::to_string(g)) {
+      if (const std::string& own = rollout->groups[g].spec.id; !own.empty())
+        return fail(Code::kNotFound, "no group of the rollout has the id ", name, "; group ", name, " is named by its own, ", shown(own));
+      return g;
+    }
   return fail(Code::kNotFound, "the rollout has no group ", json_string(shown(name)));
 }
 

@@ -18,6 +18,7 @@ constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 /// In sampling parameters: of the text and of its events.
 constexpr const char* kTextNames[] = {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "stream_interval"};
 constexpr size_t kWorkersMax = 1024;
+constexpr const char* kOwnWorker = "worker-0";  // this server in its list; those that clients add begin with 1
 constexpr size_t kPathBytesMax = 4095;  // as the system allows
 
 constexpr const char* kOtherWays = "send new weights to /update_weights_from_disk or /seer/v1/weights";
@@ -129,6 +130,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
                                             "return_hidden_states", "token_ids_logprob", "custom_logit_processor", "session_params"}));
   for (const char* const name : kSamplingNames)
     if (given_field(body, name) != nullptr) return fail(Code::kInvalidArgument, name, " is beside sampling_params: expected in it");
+  SEER_RETURN_IF_ERROR(refuse_unsupported(body));
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
   SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
@@ -271,6 +273,14 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
   front.run(std::move(call), reply);
 }
 
+/// Fields of /update_weights_from_disk: those that are read, then SGLang's others, which have no effect here.
+const std::vector<std::string>& update_fields() {
+  static const std::vector<std::string> kFields{"model_path", "weight_version", "mode", "abort_all_requests", "load_format", "is_async",
+                                                "torch_empty_cache", "keep_pause", "recapture_cuda_graph", "token_step", "flush_cache", "manifest",
+                                                "model"};
+  return kFields;
+}
+
 /// What /update_weights_from_disk asks for.
 struct DiskUpdate {
   std::string folder;
@@ -282,6 +292,7 @@ Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion last_
   const auto wrong = [](const auto&... what) { return fail(Code::kInvalidArgument, what...); };
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(text));
   if (given_field(body, "version") != nullptr) return wrong("version is unknown: expected weight_version");
+  SEER_RETURN_IF_ERROR(check_spelling(body, update_fields()));
   SEER_ASSIGN_OR_RETURN(const std::string folder, text_field(body, "model_path"));
   SEER_ASSIGN_OR_RETURN(const std::string version, text_field(body, "weight_version"));
   SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "mode"));
@@ -289,6 +300,7 @@ Result<DiskUpdate> read_disk_update(const std::string& text, WeightVersion last_
   if (folder.size() > kPathBytesMax || folder.find('\0') != std::string::npos)
     return wrong("model_path has ", folder.size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0");
   const Json* const given = given_field(body, "weight_version");  // a number counts as those here do
+  if (given != nullptr && version.empty()) return wrong("weight_version is empty: expected a number or a name");
   const bool is_of_trainer = given != nullptr && given->is_string();
   SEER_ASSIGN_OR_RETURN(const WeightLabel label, is_of_trainer ? read_trainer_label("weight_version", version, last_used)
                                                                : read_weight_label("weight_version", version));
@@ -350,10 +362,11 @@ void SglangDialect::model_info(const Reply& reply) {
 /// A router's list. Whatever a client registers, this address is the one engine behind it. Registrations end with the process, and a trainer
 /// that aborts the requests of all workers does not make them again: without any, the list has this address as the client knows it.
 void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
+  const std::string own_url = cat(scheme_, "://", request.host);
   if (request.method == "GET") {
     Out list = Out::array(), urls = Out::array();
     std::map<std::string, std::string> workers = workers_;
-    if (workers.empty() && !request.host.empty()) workers["worker-0"] = cat(scheme_, "://", request.host);
+    if (workers.empty() && !request.host.empty()) workers[kOwnWorker] = own_url;
     for (const auto& [id, url] : workers) {
       list.push_back({{"id", id}, {"url", url}, {"is_healthy", true}, {"worker_type", "regular"}});
       urls.push_back(url);
@@ -361,8 +374,11 @@ void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
     return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
   }
   if (request.method == "DELETE") {
-    workers_.erase(request.path.substr(request.path.rfind('/') + 1));
-    return reply->send(200, json_text({{"success", true}}));
+    const std::string name = decode_percent(request.path.substr(request.path.rfind('/') + 1));  // its id, or its URL with percent signs
+    const bool is_own = workers_.empty() && (name == kOwnWorker || name == own_url);
+    const auto is_named = [&](const auto& worker) { return worker.first == name || worker.second == name; };
+    if (std::erase_if(workers_, is_named) > 0 || is_own) return reply->send(200, json_text({{"success", true}}));
+    return reply->send(404, http_error_body(cat("there is no worker ", json_string(shown(name))), 404));
   }
   const Result<std::string> given = worker_url(request);
   if (!given.ok()) return refuse(reply, given.error());
@@ -378,6 +394,7 @@ void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
 void SglangDialect::abort_request(const HttpRequest& request, const Reply& reply) {
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
+  if (const Status names = check_spelling(*body, {"rid", "abort_all", "abort_message"}); !names.ok()) return refuse(reply, names.error());
   const Result<bool> all = boolean_field(*body, "abort_all", false);
   if (!all.ok()) return refuse(reply, all.error());
   const Result<std::string> rid = text_field(*body, "rid");
@@ -399,6 +416,7 @@ void SglangDialect::loads(const Reply& reply, bool in_list) {
 void SglangDialect::pause(const HttpRequest& request, const Reply& reply) {
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
+  if (const Status names = check_spelling(*body, {"mode", "model"}); !names.ok()) return refuse(reply, names.error());
   const Result<std::string> mode = text_field(*body, "mode");
   if (!mode.ok()) return refuse(reply, mode.error());
   const Result<InFlight> in_flight = read_in_flight(*mode, {{"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}});

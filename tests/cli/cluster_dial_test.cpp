@@ -4,8 +4,10 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
+#include <string>
 
 #include "protocols/unique_fd.h"
 
@@ -40,25 +42,32 @@ TEST_CASE("cluster dial: a port that says nothing is given up after five seconds
   const std::atomic<bool> never{false};
   const auto begin = Clock::now();
   const auto found = dial_cluster(*net, silent.address(), "--join", never);
-  const auto took = Clock::now() - begin;
+  CHECK(Clock::now() - begin >= seconds(5));
   REQUIRE_FALSE(found.ok());
   CHECK(found.error().code == Code::kUnavailable);
-  CHECK(took >= seconds(4));
-  CHECK(took < ClusterGate::kHandshakeMax);
-  CHECK(found.error().detail == cat("--join ", silent.address(), ": no controller answers there, in ", std::chrono::round<seconds>(took).count(),
-                                    " s, or it wants --tls-cert, --tls-key and --tls-ca"));
+  const std::string& said = found.error().detail;
+  const std::string before = cat("--join ", silent.address(), ": no controller answers there, in ");
+  REQUIRE_MESSAGE(said.starts_with(before), said);
+  size_t digits = 0;
+  CHECK(std::stoi(said.substr(before.size()), &digits) >= 5);  // more on a machine that stalls
+  CHECK(said.substr(before.size() + digits) == " s, or it wants --tls-cert, --tls-key and --tls-ca");
 }
 
 TEST_CASE("cluster dial: a request to stop is seen while a port says nothing") {
   const auto net = *ClusterNet::create({});
-  const SilentPort silent;
-  std::atomic<bool> stop{false};
-  auto found = std::async(std::launch::async, [&] { return dial_cluster(*net, silent.address(), "--join", stop); });
-  const UniqueFd dialled = silent.accept();
-  const auto begin = Clock::now();
-  stop.store(true);
-  const auto ended = found.get();
-  REQUIRE_FALSE(ended.ok());
-  CHECK(ended.error().code == Code::kCancelled);
-  CHECK(Clock::now() - begin < seconds(4));
+  // Who does not see it ends after five seconds each time; who sees it, only if the machine stalls.
+  Clock::duration least = seconds(60);
+  for (int tries = 0; tries < 10 && least >= seconds(4); ++tries) {
+    const SilentPort silent;
+    std::atomic<bool> stop{false};
+    auto found = std::async(std::launch::async, [&] { return dial_cluster(*net, silent.address(), "--join", stop); });
+    const UniqueFd dialled = silent.accept();
+    const auto begin = Clock::now();
+    stop.store(true);
+    const auto ended = found.get();
+    least = std::min(least, Clock::now() - begin);
+    REQUIRE_FALSE(ended.ok());
+    CHECK(ended.error().code == Code::kCancelled);
+  }
+  CHECK(least < seconds(4));
 }

@@ -16,6 +16,7 @@
 #include <future>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "cli/certificates.h"
 #include "protocols/cluster.h"
@@ -24,7 +25,7 @@ using namespace seer;
 
 namespace {
 
-constexpr int kWaitMs = 20'000;
+constexpr int kWaitMs = 60'000;
 
 /// A socket of this host.
 struct Socket {
@@ -42,13 +43,18 @@ struct Socket {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     return at;
   }
-  uint16_t listen() const {
+  /// Takes a port, and refuses connections to it until it listens.
+  uint16_t bind() const {
     sockaddr_in at = address(0);
     socklen_t size = sizeof at;
     REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0);
-    REQUIRE(::listen(fd, 8) == 0);
     REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0);
     return ntohs(at.sin_port);
+  }
+  uint16_t listen() const {
+    const uint16_t port = bind();
+    REQUIRE(::listen(fd, 8) == 0);
+    return port;
   }
   bool connect(uint16_t port) const {
     sockaddr_in at = address(port);
@@ -217,7 +223,8 @@ TEST_CASE("cluster gate: a peer with another secret, or none, is refused at both
     const auto [address, count] = heard.get();
     CHECK(address.starts_with("127.0.0.1:"));
     CHECK(count == 1);
-    CHECK(calls <= 1 + (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1));
+    const int called = calls;
+    CHECK(called <= 1 + (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1));
     CHECK(gate_of({.tls = files, .secret = ours})->connect("127.0.0.1", *port).ok());
     peers.next();
     const auto open_gate = gate_of({.tls = files});
@@ -288,21 +295,27 @@ TEST_CASE("cluster gate: silent connections keep no peer out, because the oldest
   const Certificates made;
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
-    const auto start = std::chrono::steady_clock::now();
-    Peers peers;
-    const auto there = gate_of({.tls = files, .newcomers_max = 8});
-    const auto port = there->listen("127.0.0.1", 0, peers.taker());
-    REQUIRE(port.ok());
-    std::deque<Socket> silent(20);
-    for (const Socket& stranger : silent) REQUIRE(stranger.connect(*port));
-    CHECK(gate_of({files})->connect("127.0.0.1", *port).ok());
-    peers.next();
-    const size_t closed_count = silent.size() + 1 - 8;  // the peer was one of the newcomers
-    for (size_t i = 0; i < silent.size(); ++i) {
-      CAPTURE(i);
-      CHECK(silent[i].has_ended() == (i < closed_count));
+    bool is_in_time = false;  // else some may have ended because their own time was over: once more, after such a stall
+    for (int tries = 0; tries < 5 && !is_in_time; ++tries) {
+      const auto start = std::chrono::steady_clock::now();
+      Peers peers;
+      const auto there = gate_of({.tls = files, .newcomers_max = 8});
+      const auto port = there->listen("127.0.0.1", 0, peers.taker());
+      REQUIRE(port.ok());
+      std::deque<Socket> silent(20);
+      for (const Socket& stranger : silent) REQUIRE(stranger.connect(*port));
+      CHECK(gate_of({files})->connect("127.0.0.1", *port).ok());
+      peers.next();
+      const size_t closed_count = silent.size() + 1 - 8;  // the peer was one of the newcomers
+      std::vector<bool> have_ended;
+      for (const Socket& stranger : silent) have_ended.push_back(stranger.has_ended());
+      is_in_time = std::chrono::steady_clock::now() - start < ClusterGate::kHandshakeMax;
+      for (size_t i = 0; is_in_time && i < silent.size(); ++i) {
+        CAPTURE(i);
+        CHECK(have_ended[i] == (i < closed_count));
+      }
     }
-    CHECK(std::chrono::steady_clock::now() - start < ClusterGate::kHandshakeMax / 2);  // not because their time was over
+    CHECK(is_in_time);
   }
 }
 
@@ -339,11 +352,8 @@ TEST_CASE("cluster gate: a listener with another protocol is named as such") {
 
 TEST_CASE("cluster gate: an address where nobody listens, or that is not of this machine, is an error") {
   const auto gate = gate_of({});
-  uint16_t closed_port = 0;
-  {
-    const Socket gone;
-    closed_port = gone.listen();
-  }
+  const Socket closed;
+  const uint16_t closed_port = closed.bind();
   CHECK(gate->connect("127.0.0.1", closed_port).error().detail == cat("cannot dial 127.0.0.1:", closed_port, ": Connection refused"));
   CHECK(gate->listen("192.0.2.1", 0, {}).error().detail.find("cannot listen on 192.0.2.1:0: ") == 0);
   CHECK(gate->listen("no address", 0, {}).error().detail.find("cannot listen on no address:0: ") == 0);

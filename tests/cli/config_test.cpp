@@ -220,7 +220,8 @@ TEST_CASE("config: an option without effect is reported if a flag or the file gi
   CHECK(warnings_of(kLeast + Arguments{"--config", SEER_SOURCE_DIR "/deploy/seer.toml"}) == Texts{});
   CHECK(warnings_of(kLeast + Arguments{"--cold-bytes", "8GiB"}) == expected);  // a flag with its default was given, too
   const std::string file = folder.write("c.toml", "[rollout]\ncold-bytes = \"1G\"\n");
-  CHECK(warnings_of(kLeast + Arguments{"--config", file}) == expected);
+  CHECK(warnings_of(kLeast + Arguments{"--config", file}) == Texts{file + ": " + expected[0]});
+  CHECK(warnings_of(kLeast + Arguments{"--config", file, "--cold-bytes", "2G"}) == expected);
   CHECK(warnings_of({"node", "--model", "m", "--cold-bytes", "8GiB"}) == expected);
   CHECK(warnings_of({"simulate", "--over-issue", "3"}) == Texts{"--over-issue has no effect without the policy partial"});
 }
@@ -270,7 +271,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
   CHECK(
       contains(error_of(kLeast + Arguments{"--compare", "verl,best"}), "--compare verl,best: expected names out of "));
   CHECK(error_of({"completion", "basch"}) == "seer completion basch: expected one of bash, zsh, fish; did you mean bash?");
-  CHECK(error_of({"completion"}) == "seer completion expected one of bash, zsh, fish");
+  CHECK(error_of({"completion"}) == "seer completion: expected one of bash, zsh, fish");
 }
 
 TEST_CASE("config: a missing option is named") {
@@ -383,4 +384,17 @@ TEST_CASE("config: roles that do not exist or do not go with other options are r
   CHECK(error({"--roles", "instances", "--join", "127.0.0.1:1"}) == "--model is missing: expected a model folder in Hugging Face layout");
   CHECK(error({"--instances", "0", "--join", "127.0.0.1:1"}) ==
         "--instances 0 cannot go with --join: expected instances, or --roles kv or draft, or the controller alone");
+}
+
+TEST_CASE("config: a name for clients has no control characters, and an address to listen at resolves") {
+  CHECK(error_of({"serve", "--model", "m", "--served-name", "a\nb"}) == "--served-name a?b: expected a name without control characters");
+  CHECK(error_of({"serve", "--model", "m", "--listen", "999.1.1.1:0"}) == "--listen 999.1.1.1:0: the name 999.1.1.1 cannot be resolved");
+  CHECK(error_of({"serve", "--model", "m", "--listen", "0.0.0.0:0"}).starts_with("--listen 0.0.0.0:0: other hosts can reach this address"));
+}
+
+TEST_CASE("config: help shows no default that would be refused") {
+  const std::string help = printed({"drain", "--help"});
+  CHECK(contains(help, "number of the machine to drain"));
+  CHECK_FALSE(contains(help, "[-1]"));
+  CHECK(contains(help, "[300]"));
 }

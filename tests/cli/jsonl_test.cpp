@@ -184,6 +184,7 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"chat_template\": \"x\"", "field chat_template is not known: the template is that of the model's folder"},
       {"\"messages\": []", "both prompt and messages: expected one of them"},
       {"\"num_return_sequences\": 2", "field num_return_sequences is not known: use n"},
+      {"\"thinking_token_budget\": 9", "field thinking_token_budget is not known: use max_tokens"},
       {"\"do_sample\": false", "field do_sample is not known: use temperature (0: greedy)"},
       {"\"sampling_seed\": 7", "field sampling_seed is not known: use seed"},
       {"\"top-p\": 0.5", "field \"top-p\" is not known: did you mean top_p? Rename it if it is only to be carried along"},

@@ -109,3 +109,45 @@ TEST_CASE("machine parts: a step profile that cannot be read is an error of its 
   REQUIRE_FALSE(makers.ok());
   CHECK(makers.error().detail.find("/none/such.json") != std::string::npos);
 }
+
+TEST_CASE("machine parts: what a machine that stays up may fill must fit in its memory, but for KV on GPUs") {
+  constexpr int64_t kMiB = 1 << 20, kGiB = 1 << 30;
+  MachineOptions options;
+  options.model = kModel;
+  options.instances = 2;
+  options.kv_bytes = 3 * kGiB;
+  options.dram_bytes = kGiB;
+  const MachineMemory machine{.bytes = 8 * kGiB, .free_bytes = 8 * kGiB - 512 * kMiB};
+  const auto error = [&](std::optional<int64_t> nodes = {}) {
+    const Status fits = check_memory_to_stay(options, nodes, machine);
+    return fits.ok() ? "" : fits.error().detail;
+  };
+  CHECK(error() == "");
+  CHECK(error(9) == "--dram-bytes 1073741824 for --nodes 9 may take 9.0 GiB of memory, but this machine has 8.0 GiB");
+  options.dram_bytes = 2 * kGiB;  // together more than is free
+  CHECK(error().starts_with("not enough memory: 8.0 GiB are needed, 7.5 GiB of 8.0 GiB are free; for --kv-bytes 3221225472 for --instances 2 (6.0 GiB), "
+                            "--dram-bytes 2147483648 (2.0 GiB), the weights of "));
+  options.kv_bytes = 5 * kGiB;
+  CHECK(error() == "--kv-bytes 5368709120 for --instances 2 may take 10.0 GiB of memory, but this machine has 8.0 GiB");
+  options.device = DeviceKind::kCuda;
+  CHECK(error() == "");
+  options.dram_bytes = int64_t{1} << 60;
+  CHECK(error().starts_with("--dram-bytes 1152921504606846976 may take"));
+  options.device = DeviceKind::kCpu;
+  options.instances = 0;  // a machine that lends its DRAM
+  options.dram_bytes = 2 * kGiB;
+  CHECK(error() == "");
+}
+
+TEST_CASE("machine parts: work that cannot fill a tier needs only a part of it") {
+  MachineOptions options;
+  options.instances = 2;
+  options.kv_bytes = 100;
+  options.dram_bytes = 1000;
+  const std::vector<MemoryDemand> demands = kv_demands(options, 3, 150);
+  REQUIRE(demands.size() == 2);
+  CHECK(demands[0].asked_bytes == 200);
+  CHECK(demands[0].used_bytes == 150);
+  CHECK(demands[1].asked_bytes == 3000);
+  CHECK(demands[1].used_bytes == 150);
+}

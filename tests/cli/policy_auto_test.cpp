@@ -108,7 +108,8 @@ TEST_CASE("policy auto: steps that are measured before any work is known decide 
   const double small = (*steps)(decode_shape(2, 100)), large = (*steps)(decode_shape(32, 100));
   CHECK(small > step_gap_us(2));
   CHECK(large > small);
-  CHECK((*steps)(decode_shape(32, 200)) >= large);
+  // Of the smallest batch, which is measured whatever other programs do. A large one may be extrapolated if they take most of the time.
+  CHECK((*steps)(decode_shape(1, 200)) >= (*steps)(decode_shape(1, 100)));
 
   InstanceWork work{.rows_max = 64, .requests = 64, .prompt_tokens = 50, .limit_tokens = 1000};
   const PolicyChoice choice = choose_policy(*steps, source, work, options, options.scheduler);

@@ -47,6 +47,19 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
   CHECK(r["instances"][1] == Json{{"busy_s", 61.5}, {"idle_s", 0.0}, {"tokens", 234567}, {"steps", 600}});
 }
 
+TEST_CASE("report: of a cluster only the engines' CPU time is known") {
+  RolloutReport report = some_report("seer", 20000, 5);
+  report.rollout.instances[0].engine_cpu_us = 9'000'000;
+  report.cpu_total_s = report.actor_cpu_share = kUnknown;
+  const Json json = Json::parse(report_json(report));
+  CHECK(json["cpu_engine_s"] == 9.0);
+  CHECK((json["cpu_total_s"].is_null() && json["actor_cpu_share"].is_null()));
+  const std::string table = report_table(report);
+  CHECK(contains(table, "CPU of engines, s"));
+  CHECK_FALSE(contains(table, "CPU in all, s"));
+  CHECK_FALSE(contains(table, "CPU of actors"));
+}
+
 TEST_CASE("report: of servers that report no steps it is not known how long they computed") {
   RolloutReport report = some_report("seer", 20000, 5);
   report.rollout.instances[0] = {.output_tokens = 1000000};

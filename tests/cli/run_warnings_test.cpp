@@ -49,5 +49,5 @@ TEST_CASE("warnings of a rollout: more instances than cores") {
   CHECK(run_warnings(options, work_of(9, {}), 3).empty());
   CHECK(run_warnings(options, work_of(9, {}), 0).empty());
   CHECK(run_warnings(options, work_of(9, {}), 2) ==
-        std::vector<std::string>{"--instances 3 on 2 cores: the instances wait for each other"});
+        std::vector<std::string>{"3 instances on 2 cores: the instances wait for each other"});
 }

@@ -78,3 +78,12 @@ TEST_CASE("sampling options: the defaults are values that the options take") {
   }
   CHECK(s == SamplingParams{});
 }
+
+TEST_CASE("sampling options: fields of other programs lead to ours, unless their value asks for nothing") {
+  const auto asks = [](const char* name) { return find_foreign_field(name); };
+  REQUIRE(asks("do_sample") != nullptr);
+  CHECK(asks("do_sample")->harmless == std::string("true"));
+  CHECK(asks("max_new_tokens")->instead == std::string("use max_tokens"));
+  CHECK(asks("mirostat_tau") != nullptr);
+  for (const char* name : {"max_tokens", "temperature", "n", "stop", "seed", "messages", "user", "stream"}) CHECK(asks(name) == nullptr);
+}

@@ -41,7 +41,7 @@ HttpAnswer ask(HttpClient& client, const std::string& url, std::string body = "h
   REQUIRE_MESSAGE(address.ok(), address.error().detail);
   address->token = "secret";
   std::promise<HttpAnswer> answer;
-  client.ask(*address, {"POST", "/", std::move(body)}, {.connect_us = 5'000'000, .silence_us = 5'000'000}, [&](HttpAnswer a) { answer.set_value(std::move(a)); });
+  client.ask(*address, {"POST", "/", std::move(body)}, {.connect_us = 60'000'000, .silence_us = 60'000'000}, [&](HttpAnswer a) { answer.set_value(std::move(a)); });
   return answer.get_future().get();
 }
 

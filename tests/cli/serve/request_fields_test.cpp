@@ -35,6 +35,9 @@ struct Bench {
 };
 
 std::string error_of(const Status& status) { return status.ok() ? "" : status.error().detail; }
+HttpRequest http_request(std::map<std::string, std::string> query, std::string body = "") {
+  return {.method = "POST", .path = "/workers", .query = std::move(query), .body = std::move(body)};
+}
 GatewayRequest asked(std::vector<int32_t> prompt) {
   GatewayRequest request;
   request.prompt_ids = std::move(prompt);
@@ -83,6 +86,8 @@ TEST_CASE("read sampling: each member has its type, decimals too, and unknown on
   CHECK(read(R"({"min_tokens": 2})").value().params.min_tokens == 2);
   CHECK(read(R"({"min_new_tokens": 3})").value().params.min_tokens == 3);
   CHECK(read(R"({"min_new_tokens": -1})").error().detail.starts_with("min_new_tokens is -1: expected"));
+  CHECK(error_of(refuse_unsupported(Json::parse(R"({"logit_bias": {"7": 1}})"))) == "logit_bias is object: expected {}, since it is not supported");
+  CHECK(error_of(refuse_unsupported(Json::parse(R"({"regex": "[0-9]", "text": "a"})"))) == "regex is not supported");
   CHECK(read(R"({"bad_words": ["x"]})").error().detail == "bad_words is not supported");
   CHECK(read("5").error().detail == "sampling_params is number: expected an object");
 }
@@ -91,8 +96,43 @@ TEST_CASE("read sampling: where the dialect says all names, a misspelt one is an
   constexpr const char* kOthers[] = {"skip_special_tokens"};
   const auto read = [&](const char* text) { return read_sampling(Json::parse(text), "max_new_tokens", 128, kOthers); };
   CHECK(read(R"({"temprature": 0.5})").error().detail.starts_with("sampling_params has \"temprature\": expected max_new_tokens, min_tokens, temperature, top_p"));
-  CHECK(read(R"({"temprature": 0.5})").error().detail.ends_with("n, skip_special_tokens or sampling_seed"));
+  CHECK(read(R"({"temprature": 0.5})").error().detail.ends_with("n, skip_special_tokens or sampling_seed; did you mean temperature?"));
+  CHECK(read(R"({"mine": 0.5})").error().detail.ends_with("n, skip_special_tokens or sampling_seed"));
   CHECK(read(R"({"temperature": 0.5, "skip_special_tokens": false, "seed": 3, "stop": null, "regex": null, "min_new_tokens": 2, "max_new_tokens": 5})").ok());
+}
+
+TEST_CASE("read sampling: too many least tokens are named as the client names them") {
+  const auto error_of = [](const char* text) { return read_sampling(Json::parse(text), "max_new_tokens", 128).error().detail; };
+  CHECK(error_of(R"({"min_new_tokens": 5, "max_new_tokens": 1})") == "min_new_tokens is 5: expected at most max_new_tokens, which is 1");
+  CHECK(error_of(R"({"min_tokens": 129})") == "min_tokens is 129: expected at most max_new_tokens, which is 128");
+}
+
+TEST_CASE("check spelling: what is nearly a known name is refused, other names pass") {
+  const std::vector<std::string> known{"model_path", "weight_version", "mode", "load_format"};
+  const auto check = [&](const char* text) { return error_of(check_spelling(Json::parse(text), known)); };
+  CHECK(check(R"({"model_path": "m", "weight_version": 7, "load_format": "auto", "trainer": {}})").empty());
+  CHECK(check(R"({"weight_verison": 7})") == "field \"weight_verison\" is not known: did you mean weight_version?");
+  CHECK(check(R"({"mod": "retract"})") == "field \"mod\" is not known: did you mean mode?");
+  CHECK(check(R"({"mod": null})").empty());
+  CHECK(error_of(check_query_spelling(http_request({{"mod", "keep"}}), known)) == "field \"mod\" is not known: did you mean mode?");
+  CHECK(error_of(check_query_spelling(http_request({{"mode", "keep"}, {"x", "y"}}), known)).empty());
+}
+
+TEST_CASE("worker url: from the query or the body, with the kind; a misspelt kind is refused") {
+  using Query = std::map<std::string, std::string>;
+  const auto url = [](const Query& query, const char* body) { return worker_url(http_request(query, body)); };
+  CHECK(url({}, R"({"url": "http://a:1", "worker_type": "regular", "bootstrap_port": 5})").value() == "http://a:1");
+  CHECK(url({}, R"({"url": "http://a:1", "kind": "vllm"})").value() == "vllm=http://a:1");
+  CHECK(url({{"url", "http://a:1"}, {"kind", "seer"}}, "").value() == "seer=http://a:1");
+  CHECK(url({}, R"({"url": "http://a:1", "kidn": "vllm"})").error().detail == "field \"kidn\" is not known: did you mean kind?");
+  CHECK(url({{"url", "http://a:1"}, {"kidn", "seer"}}, "").error().detail == "field \"kidn\" is not known: did you mean kind?");
+  CHECK(url({}, R"({"kind": "vllm"})").error().detail.starts_with("url is missing"));
+}
+
+TEST_CASE("text field: an integer counts as text, other numbers do not") {
+  const Json body{{"weight_version", 1.5}, {"number", 7}};
+  CHECK(text_field(body, "number").value() == "7");
+  CHECK(text_field(body, "weight_version").error().detail == "weight_version is 1.5: expected text or an integer");
 }
 
 TEST_CASE("read prompts: one or several, of text or of ids, as the field may be") {

@@ -261,7 +261,8 @@ TEST_CASE("served rollouts: a group is found by its id, text or number, and by i
   CHECK(b.rollouts.find_group("a", "1").value() == 2);
   CHECK(b.rollouts.find_group("a", "3").value() == 3);
   CHECK(b.rollouts.find_group("a", "4").value() == 4);
-  CHECK(why(b.rollouts.find_group("a", "0")) == "not_found: the rollout has no group \"0\"");
+  CHECK(why(b.rollouts.find_group("a", "0")) == "not_found: no group of the rollout has the id 0; group 0 is named by its own, \"x y\"");
+  CHECK(why(b.rollouts.find_group("a", "5")) == "not_found: the rollout has no group \"5\"");
   CHECK(why(b.rollouts.find_group("b", "0")) == "not_found: there is no rollout \"b\"");
 }
 
