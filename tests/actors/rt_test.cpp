@@ -164,7 +164,7 @@ TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and ask
   const auto take = [&](const GroupEstimate& estimate) { got = estimate.group.index; };
   CHECK_FALSE(inbox.receive(0, take));
   rt::post(inbox.handle(), GroupEstimate{GroupId{8}, 0});
-  CHECK(inbox.receive(10'000'000, take));
+  CHECK(inbox.receive(60'000'000, take));
   CHECK(got == 8);
 
   const auto alive = std::make_shared<int>();
@@ -197,7 +197,7 @@ TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it, an
       const bool is_same = places.woken.get_future().get() == worked;
       CHECK(is_same == (then != Owner::Then::kWaits));
       if (then != Owner::Then::kEnds) rt::stop(owner);
-      CHECK(watcher.receive(10'000'000, [&](const rt::down& down) { CHECK(rt::ended_in_order(down) == (then == Owner::Then::kEnds)); }));
+      CHECK(watcher.receive(60'000'000, [&](const rt::down& down) { CHECK(rt::ended_in_order(down) == (then == Owner::Then::kEnds)); }));
       places.heard.set_value();
       CHECK_FALSE(places.is_heard_early);
       const std::thread::id ended = places.ended.get_future().get();

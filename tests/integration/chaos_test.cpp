@@ -45,7 +45,7 @@ class Chaos {
  public:
   Chaos(const ScratchFolder& folder, unsigned seed) : folder_(folder), random_(seed) { start_cluster(); }
 
-  /// A rollout to its end, through `acts` of these. Returns its responses.
+  /// A rollout to its end, through `acts` of these, or fewer if it ends before. Returns its responses.
   Responses run(int round, int acts) {
     const std::string out = folder_.path("out-" + std::to_string(round) + ".jsonl");
     ran_all_of_it_.clear();
@@ -56,7 +56,7 @@ class Chaos {
       ChildProcess seer(rollout(out, {"--cluster", cluster_->address, "--journal", folder_.path("journal"), "--resume"}));
       bool was_cut_off = false;
       int waits = 0;
-      while (!was_cut_off && !seer.wait(300 + static_cast<int>(random_() % 500))) {
+      while (!was_cut_off && !has_ended_before_next(seer, out)) {
         REQUIRE_MESSAGE(++waits < kWaitsMax, "it does not end: ", seer.err());
         wake_up_if_due();
         start_missing_nodes();
@@ -67,10 +67,10 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// Waits, for 20 s at most, until no machine keeps KV, files that it did not have open before, or connections that are over. Returns
+  /// Waits, for a minute at most, until no machine keeps KV, files that it did not have open before, or connections that are over. Returns
   /// what is left. A controller that was started again may keep KV of rollouts of before for kReturnUs.
   std::string kept() {
-    const auto until = std::max(Clock::now(), returned_ + std::chrono::microseconds(ClusterActor::kReturnUs)) + std::chrono::seconds(20);
+    const auto until = std::max(Clock::now(), returned_ + std::chrono::microseconds(ClusterActor::kReturnUs)) + std::chrono::seconds(60);
     std::string kept;
     while (Clock::now() < until) {
       wake_up();
@@ -99,7 +99,7 @@ class Chaos {
  private:
   static constexpr int kFilesMore = 4;   // that may not have been there before
   static constexpr int kConnectionsMax = 4;  // of two machines: of actors and of KV, either of them from both sides
-  static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
+  static constexpr int kWaitsMax = 300;  // of 0.8 s at most: a rollout takes some seconds, a stopped machine is given up after 8
 
   std::map<std::string, std::string> flags_of(uint32_t name) const {
     if (name == kKvNode) return {{"--roles", "kv"}};
@@ -115,6 +115,18 @@ class Chaos {
     for (uint32_t name = 1; name < kNodes; ++name) wait_for_line(*cluster_->nodes.at(name), cat("node ", name, " has joined, with "));
     stopped_ = 0;
     returned_ = {};
+  }
+  /// Waits 0.3 to 0.8 s, or on a fast machine until 12 to 24 more responses are there, of 96. True: the rollout has ended before.
+  bool has_ended_before_next(ChildProcess& seer, const std::string& out) {
+    const auto until = Clock::now() + std::chrono::milliseconds(300 + random_() % 500);
+    const auto written = [&] {
+      std::ifstream lines(out + ".partial");
+      return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
+    };
+    const auto enough = written() + 12 + static_cast<int64_t>(random_() % 13);
+    while (!seer.wait(5))
+      if (Clock::now() >= until || written() >= enough) return false;
+    return true;
   }
   /// One that was killed comes back under its name once the controller has seen that it is gone; until then it is refused.
   void start_missing_nodes() {
@@ -162,8 +174,8 @@ class Chaos {
     cluster_->start_controller_again(flags_of(kController));
     returned_ = Clock::now();
     // KV of a rollout that dies before it has entered again is released only a minute later.
-    int left = kWaitsMax;
-    while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
+    const auto end = Clock::now() + std::chrono::milliseconds(kWaitMs);
+    while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(Clock::now() < end, "it does not enter again: ", seer.err());
   }
   /// Whoever of its peers has died and come back: a process has no connection that its peer has closed, few to each of the others, and
   /// about as many other files open after each round as after its first whole one.
@@ -226,7 +238,7 @@ TEST_CASE("chaos: rollouts whose processes are killed and stopped at random end 
   REQUIRE(right.size() == 96);
   Chaos chaos(folder, seed);
   // A rollout that ends before all of its acts leaves some to rounds of their own.
-  for (int round = 0; round < rounds || (chaos.count_all() < 3 * rounds && round < 2 * rounds); ++round) {
+  for (int round = 0; round < rounds || (chaos.count_all() < 3 * rounds && round < 10 * rounds); ++round) {
     CAPTURE(round);
     CHECK(chaos.run(round, 4) == right);
     CHECK(chaos.kept() == "");

@@ -1,7 +1,9 @@
 // A cluster of real processes for tests, and rollouts on it whose responses are compared.
 #pragma once
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,13 +45,50 @@ inline std::string wait_for_line(ChildProcess& process, const std::string& words
   return {};
 }
 
+/// Waits until the log has the words this many times.
+inline void wait_for_log(ChildProcess& seer, const std::string& words, int times) {
+  const auto count = [&] {
+    const std::string log = seer.err();
+    int found = 0;
+    for (size_t at = log.find(words); at != std::string::npos; at = log.find(words, at + 1)) ++found;
+    return found;
+  };
+  int left = kWaitMs / 20;
+  while (count() < times) {
+    const bool has_ended = seer.wait(20);
+    REQUIRE_MESSAGE((!has_ended && --left > 0), seer.err());
+  }
+}
+
+/// A port of this host for a process that ends and listens there again. It never listens itself: it only keeps the system from giving
+/// the port to someone else meanwhile.
+class KeptPort {
+ public:
+  KeptPort() {
+    const int yes = 1;
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    REQUIRE(::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0);  // as the process that listens has it
+    REQUIRE(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&at), size) == 0);
+    REQUIRE(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+    port_ = ntohs(at.sin_port);
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  UniqueFd socket_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  uint16_t port_ = 0;
+};
+
 /// The machines of a cluster, node 0 its controller. `access`: flags that all of them have; `first`: flags of node 0 alone, which
 /// then says `line`.
 struct Cluster {
   explicit Cluster(std::map<std::string, std::string> access_in = {}, std::map<std::string, std::string> first = {},
                    const std::string& line = "node 0 is the controller, with 1 instances, at ")
       : access(std::move(access_in)) {
-    first.insert({"--listen", "127.0.0.1:0"});
+    first.insert({"--listen", port.address()});
     start(0, first);
     address = wait_for_line(*nodes[0], line);
   }
@@ -77,6 +116,7 @@ struct Cluster {
     start(name, {{"--roles", "kv"}});
     wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 64.0 MiB for KV, at ");
   }
+  KeptPort port;  // of node 0
   std::map<std::string, std::string> access;
   std::string address;
   std::map<uint32_t, std::unique_ptr<ChildProcess>> nodes;
@@ -89,36 +129,40 @@ inline Arguments rollout(const std::string& out, const Arguments& more) {
   return all;
 }
 
-/// The prompts of rollout(), on a pipe. The last one comes when the test says so, and the rollout does not end before.
+/// The prompts of rollout(), on a pipe. The last ones, one at least, come when the test says so, and the rollout does not end before.
 class HeldPrompts {
  public:
-  HeldPrompts() {
+  explicit HeldPrompts(int held = 1) {
+    REQUIRE((0 < held && held < kAll));  // a rollout begins with its first prompt
     std::array<int, 2> ends{};
     REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
     reader_ = UniqueFd(ends[0]);
     writer_ = UniqueFd(ends[1]);
-    for (int line = 1; line < 12; ++line) write_line();
+    while (left_ > held) write_line();
   }
-  Arguments rollout(const std::string& out, const Arguments& more) const {
+  static Arguments rollout(const std::string& out, const Arguments& more) {
     Arguments all = seer::rollout(out, more);
     std::ranges::replace(all, kPrompts, std::string("-"));
     return all;
   }
   int fd() const { return reader_.get(); }
   void end() {
-    write_line();
+    while (left_ > 0) write_line();
     writer_ = UniqueFd();
   }
 
  private:
+  static constexpr int kAll = 12;
   void write_line() {
     std::string line;
     std::getline(file_, line);
     line += '\n';
     REQUIRE(::write(writer_.get(), line.data(), line.size()) == std::ssize(line));
+    --left_;
   }
   std::ifstream file_{kPrompts};
   UniqueFd reader_, writer_;
+  int left_ = kAll;
 };
 
 using Responses = std::map<std::pair<int, int>, Json>;
@@ -174,15 +218,25 @@ inline Json status_of(const Cluster& cluster) {
   return Json::parse(status.out());
 }
 
-/// Waits, for half a minute at most, until this many machines are up. Returns what `seer status` says then.
-inline Json status_when_up(const Cluster& cluster, ptrdiff_t machines) {
+/// Waits, for two minutes at most, until the status is so. Returns what `seer status` says then.
+template <class IsSo>
+Json status_when(const Cluster& cluster, IsSo is_so) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kWaitMs);
   Json status = status_of(cluster);
-  const auto is_up = [](const Json& node) { return node["state"] == "up"; };
-  for (int left = 300; left > 0 && std::ranges::count_if(status["nodes"], is_up) < machines; --left) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  while (!is_so(status) && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     status = status_of(cluster);
   }
+  CHECK_MESSAGE(is_so(status), status.dump());
   return status;
+}
+inline bool are_up(const Json& status, ptrdiff_t machines) {
+  return std::ranges::count_if(status["nodes"], [](const Json& node) { return node["state"] == "up"; }) >= machines;
+}
+/// Of rollouts that are over nothing is kept. Machines hear of the end after the rollout's own process.
+inline bool keeps_nothing(const Json& status) {
+  const auto keeps = [](const Json& node) { return node.value("kept_requests", int64_t{0}) > 0; };
+  return status["rollouts"].empty() && std::ranges::none_of(status["nodes"], keeps);
 }
 
 }  // namespace seer

@@ -99,10 +99,19 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
   const Taken before = taken_by(*cluster.nodes[0]);
 
   HeldPrompts prompts;
-  ChildProcess seer(prompts.rollout(disturbed, {"--cluster", cluster.address}), prompts.fd());
+  ChildProcess seer(HeldPrompts::rollout(disturbed, {"--cluster", cluster.address}), prompts.fd());
   Strangers strangers;
   strangers.come(at_once, port_of(cluster.address));
-  CHECK(taken_by(*cluster.nodes[0]).files > before.files + 100);
+  const auto wait_for_files = [&](auto are_right) {  // the node takes its time to accept, and to see that others have gone
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kWaitMs);
+    Taken taken = taken_by(*cluster.nodes[0]);
+    while (!are_right(taken.files) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      taken = taken_by(*cluster.nodes[0]);
+    }
+    return taken;
+  };
+  CHECK(wait_for_files([&](int64_t files) { return files > before.files + 100; }).files > before.files + 100);
   cluster.join(1);
   while (strangers.came() < kStrangers) {
     strangers.leave();
@@ -123,11 +132,7 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
   CHECK(ports_of(*cluster.nodes[0]) == ports);
   cluster.nodes[1]->send(SIGTERM);
   REQUIRE(cluster.nodes[1]->wait(kWaitMs));
-  Taken after = taken_by(*cluster.nodes[0]);
-  for (int left = 100; left > 0 && after.files > before.files + 8; --left) {
-    status_of(cluster);
-    after = taken_by(*cluster.nodes[0]);
-  }
+  const Taken after = wait_for_files([&](int64_t files) { return files <= before.files + 8; });
   CHECK(after.files <= before.files + 8);
   CHECK(after.resident_bytes <= before.resident_bytes + (16 << 20));
 }
@@ -168,7 +173,10 @@ TEST_CASE("cluster strangers: only processes with the cluster's secret take part
   CHECK(cluster.nodes[7]->err().find(" warn secret_open_to_all file=" + others + "\n") != std::string::npos);
 
   const std::string out = folder.path("a.jsonl"), report = folder.path("a.json");
-  ChildProcess seer(rollout(out, {"--cluster", cluster.address, "--secret-file", ours, "--report", report}));
+  HeldPrompts prompts(11);  // until both machines are in it
+  ChildProcess seer(HeldPrompts::rollout(out, {"--cluster", cluster.address, "--secret-file", ours, "--report", report, "--log-level", "info"}), prompts.fd());
+  wait_for_log(seer, " instance_up ", 2);
+  prompts.end();
   CHECK(responses_of_run(seer, out).size() == 96);
   for (const Json& instance : Json::parse(folder.read("a.json"))["instances"]) CHECK(instance["tokens"] > 0);
   const std::string log = cluster.nodes[0]->err();

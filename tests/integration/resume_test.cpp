@@ -28,6 +28,44 @@ std::string sentence_of(const Arguments& arguments) {
   return seer.err();
 }
 
+/// A rollout that was killed some times, and its last process.
+struct Killed {
+  int kills = 0;
+  int64_t answered = 0;  // before the last process
+  std::string log;       // of the last process
+  /// 0: it is not in the log.
+  int64_t figure(const std::string& words) const {
+    const size_t at = log.find(words);
+    return at == std::string::npos ? 0 : std::stoll(log.substr(at + words.size()));
+  }
+};
+
+Killed kill_again_and_again(const ScratchFolder& folder, const Arguments& journaled) {
+  Killed killed;
+  const auto written = [&] {
+    std::ifstream lines(folder.path("a.jsonl.partial"));
+    return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
+  };
+  for (bool is_over = false; !is_over;) {
+    ChildProcess seer(local_rollout(folder, "a.jsonl", journaled));
+    // Until some more responses are there; in the end it runs through.
+    while (!seer.wait(3) && (killed.kills >= 4 || written() <= killed.answered + 4)) {
+    }
+    const int64_t answered = written();
+    if (!seer.wait(0)) seer.send(SIGKILL);
+    REQUIRE(seer.wait(kWaitMs));
+    killed.log = seer.err();
+    is_over = seer.exit_code() != 128 + SIGKILL;
+    if (is_over) {
+      REQUIRE_MESSAGE(seer.exit_code() == 0, killed.log);
+    } else {
+      killed.answered = answered;
+      ++killed.kills;
+    }
+  }
+  return killed;
+}
+
 }  // namespace
 
 TEST_CASE("resume: a rollout that is killed again and again ends with the responses of one that was not") {
@@ -40,33 +78,14 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   REQUIRE(right.size() == 64);
 
   const Arguments journaled{"--journal", folder.path("journal"), "--resume", "--report", folder.path("report.json"), "--log-level", "info"};
-  int kills = 0;
-  int64_t answered = 0;  // before the last process
-  std::string log;       // of the last process
-  for (bool is_over = false; !is_over;) {
-    ChildProcess seer(local_rollout(folder, "a.jsonl", journaled));
-    // Until some more responses are there; in the end it runs through.
-    const auto written = [&] {
-      std::ifstream lines(folder.path("a.jsonl.partial"));
-      return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
-    };
-    while (!seer.wait(3) && (kills >= 4 || written() <= answered + 4)) {
-    }
-    is_over = seer.wait(0);
-    if (is_over) {
-      REQUIRE_MESSAGE(seer.exit_code() == 0, seer.err());
-      log = seer.err();
-    } else {
-      answered = written();
-      seer.send(SIGKILL);
-      REQUIRE(seer.wait(kWaitMs));
-      ++kills;
-    }
-  }
-  CHECK(kills > 0);
+  // Again if this test stalled while a rollout ran to its end, or to where it had begun no other request.
+  Killed killed;
+  for (int tries = 0; tries < 10 && (killed.kills == 0 || killed.figure(" tokens_begun=") == 0); ++tries)
+    killed = kill_again_and_again(folder, journaled);
+  CHECK(killed.kills > 0);
   CHECK(responses_of(folder.path("a.jsonl")) == right);
   const Json report = Json::parse(folder.read("report.json"));
-  CHECK(report["answered_before"] >= answered);
+  CHECK(report["answered_before"] >= killed.answered);
   CHECK(report["answered_before"].get<int>() + report["requests"].get<int>() == 64);
   // The last process has computed what was not committed before it, and the last token of each request that it took up.
   int64_t tokens = 0, computed = 0, response = 0;
@@ -74,11 +93,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   for (std::string line; std::getline(lines, line);)
     if (++response > report["answered_before"]) tokens += std::ssize(Json::parse(line)["output_ids"]);
   for (const Json& instance : report["instances"]) computed += instance["tokens"].get<int64_t>();
-  const auto figure = [&](const std::string& words) {
-    REQUIRE(log.find(words) != std::string::npos);
-    return std::stoll(log.substr(log.find(words) + words.size()));
-  };
-  const int64_t begun = figure(" requests_begun="), begun_tokens = figure(" tokens_begun=");
+  const int64_t begun = killed.figure(" requests_begun="), begun_tokens = killed.figure(" tokens_begun=");
   CHECK(begun_tokens > 0);
   CHECK(computed == tokens - begun_tokens + begun);
   CHECK(report["tokens_per_s"].get<double>() * report["wall_s"].get<double>() == doctest::Approx(static_cast<double>(computed)).epsilon(0.01));
@@ -93,15 +108,20 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
   if (!has_rocksdb()) return;
   const ScratchFolder folder;
   const std::string journal = folder.path("journal");
-  {
+  bool was_killed = false;  // else it ended while this test stalled, and its journal is clear again
+  for (int tries = 0; tries < 10 && !was_killed; ++tries) {
     ChildProcess seer(local_rollout(folder, "a.jsonl", {"--journal", journal}));
-    while (!seer.wait(5) && !std::filesystem::exists(folder.path("a.jsonl.partial"))) {
+    const auto has_response = [&] {
+      std::error_code missing;
+      return std::filesystem::file_size(folder.path("a.jsonl.partial"), missing) > 0 && !missing;
+    };
+    while (!seer.wait(5) && !has_response()) {
     }
-    while (!seer.wait(5) && std::filesystem::file_size(folder.path("a.jsonl.partial")) == 0) {
-    }
-    seer.send(SIGKILL);
+    if (!seer.wait(0)) seer.send(SIGKILL);
     REQUIRE(seer.wait(kWaitMs));
+    was_killed = seer.exit_code() == 128 + SIGKILL;
   }
+  REQUIRE(was_killed);
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal})) ==
         "seer: journal " + journal + " has an unfinished rollout: --resume continues it; remove the folder to begin anew\n");
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--seed", "2"})) ==

@@ -140,7 +140,7 @@ TEST_CASE("model loader: an engine starts with the weights that engines changed 
     loader.settle(WeightVersion{version});
     CHECK(loader.current().version == WeightVersion{version});
     CHECK(loader.current().model == *next);
-    for (int i = 0; i < 5000 && !old.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the loader's thread had it
+    for (int i = 0; i < 60'000 && !old.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the loader's thread had it
     CHECK(old.expired());
   }
 }
