@@ -531,6 +531,7 @@ void GatewayActor::update_weights(WeightsOrder order) {
     for (auto& [id, run] : running)
       if (!run.is_redone) end_early(id, run, order.in_flight);
   close_rollout();
+  SEER_CHECK(!update_done);
   update_done = std::move(order.done);
   const std::vector<NodeId> asked = fleet.update_weights(order.what, handle{self});
   weights.begin(std::move(order.what), std::move(order.name), asked);
@@ -568,7 +569,7 @@ void GatewayActor::apply_weights() {
     if (const auto* run = std::get_if<WeightUpdates::Run>(&*step))
       run_with(*run);
     else
-      finish_update(std::get<WeightUpdates::Ended>(*step).status);
+      finish_update(std::get<WeightUpdates::Ended>(*step));
   }
   place();
 }
@@ -586,10 +587,10 @@ void GatewayActor::run_with(const WeightUpdates::Run& run) {
   if (fleet.weights_are) fleet.weights_are(run.now);
 }
 
-void GatewayActor::finish_update(const Status& status) {
+void GatewayActor::finish_update(const WeightUpdates::Ended& ended) {
+  const Status& status = ended.status;
   totals.updates_failed += status.ok() ? 0 : 1;
-  log.info(rt::now_us(self), "weights_updated",
-           {{"weight_version", weights.version()}, {"error", status.ok() ? "" : status.error().detail}});
+  log.info(rt::now_us(self), "weights_updated", {{"weight_version", ended.runs}, {"error", status.ok() ? "" : status.error().detail}});
   std::exchange(update_done, {})(status);
 }
 

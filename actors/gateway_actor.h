@@ -272,7 +272,7 @@ struct GatewayActor {
   void on_weights(const WeightsUpdated& answer);
   void apply_weights();
   void run_with(const WeightUpdates::Run& run);
-  void finish_update(const Status& status);
+  void finish_update(const WeightUpdates::Ended& ended);
   void start_update_time();
   void see_if_idle();
   void give(const Piece& piece, Response response);

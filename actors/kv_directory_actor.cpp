@@ -99,8 +99,8 @@ void KvDirectoryActor::on_holds(const KvHolds& holds) {
   leave_draining(holds.owner, where);
 }
 
-/// Draining nodes may drop a request's KV that another node has kept since: the request ran there later, so that copy is complete.
-/// Except guests: they are what that copy lacks.
+/// Draining nodes may drop a request's KV that another node has kept since: the request came there later, and fetched what it
+/// lacked. Except guests: they are what that copy lacks.
 void KvDirectoryActor::leave_draining(KvOwner owner, Holders& where) {
   if (draining.empty() || owner == group_of(owner)) return;
   uint64_t last = 0;  // that it ran on a node that stays

@@ -24,10 +24,9 @@ Status WeightUpdates::may_begin(const NewWeights& what) const {
 }
 
 void WeightUpdates::begin(NewWeights what, std::string name, const std::vector<NodeId>& asked) {
+  if (asked.empty()) return end(fail(Code::kUnavailable, "there is no machine"));
   const std::set<NodeId> nodes(asked.begin(), asked.end());
   update_ = {.what = std::move(what), .name = std::move(name), .waiting = nodes, .asked = nodes};
-  if (nodes.empty()) update_->error = "there is no machine";
-  settle();
 }
 
 std::optional<int64_t> WeightUpdates::start_time(int64_t now_us) {
@@ -93,7 +92,7 @@ void WeightUpdates::settle() {
   else  // a machine that said no, or nothing, may have them all the same
     late_[over.what.version] = {.what = over.what, .name = over.name, .unchanged = std::move(over.asked)};
   if (late_.size() > kLateMax) late_.erase(late_.begin());
-  steps_.push_back(Ended{over.error.empty() ? Status{} : fail(Code::kUnavailable, over.error)});
+  end(over.error.empty() ? Status{} : fail(Code::kUnavailable, over.error));
   follow_elsewhere();
 }
 
@@ -116,6 +115,8 @@ void WeightUpdates::follow_elsewhere() {
   const std::optional<ClusterWeights> now = std::exchange(elsewhere_, {});
   if (now && now->what.version > version_) run({*now, {}, Cause::kElsewhere});
 }
+
+void WeightUpdates::end(Status status) { steps_.push_back(Ended{version_, std::move(status)}); }
 
 void WeightUpdates::run(Run run) {
   version_ = run.now.what.version;

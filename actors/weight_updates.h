@@ -35,6 +35,7 @@ class WeightUpdates {
   };
   /// The update is over.
   struct Ended {
+    WeightVersion runs;
     Status status;
   };
   using Step = std::variant<Run, Ended>;
@@ -51,7 +52,8 @@ class WeightUpdates {
   Status may_begin(const NewWeights& what) const;
   /// These machines will answer. REQUIRES: it may begin.
   void begin(NewWeights what, std::string name, const std::vector<NodeId>& asked);
-  /// No request runs with the weights before, or may: machines can change. Returns when their time will be up; none: it runs already.
+  /// Machines can change, since no request needs the weights before. Returns when their time will be up; none: it was running, or no
+  /// update is under way.
   std::optional<int64_t> start_time(int64_t now_us);
   /// Gives machines up whose time is over.
   void end_in_time(int64_t now_us);
@@ -91,6 +93,7 @@ class WeightUpdates {
   void use_late();
   void follow_elsewhere();
   void run(Run run);
+  void end(Status status);
 
   WeightVersion version_;
   uint64_t weights_;

@@ -148,7 +148,8 @@ MemoryDemand demand_of_weights(const fs::path& folder, bool as_int8) {
   int64_t bytes = 0;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().extension() != ".safetensors") continue;
+    const bool is_other_copy = at->path().filename().string().starts_with("consolidated");  // in Mistral's own format; not read
+    if (at->path().extension() != ".safetensors" || is_other_copy) continue;
     std::error_code no_size;
     const uintmax_t size = fs::file_size(at->path(), no_size);
     if (!no_size) bytes += static_cast<int64_t>(size);

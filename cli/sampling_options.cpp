@@ -34,7 +34,8 @@ constexpr ForeignField kForeignFields[] = {
     {"tfs", kNoCut, "1"},
     {"epsilon_cutoff", kNoCut, "0"},
     {"eta_cutoff", kNoCut, "0"},
-    {"mirostat*", kNoCut, "0"},
+    {"mirostat", kNoCut, "0"},
+    {"mirostat_mode", kNoCut, "0"},
     {"guided_decoding", "output cannot be constrained", "{}"},
     {"sampling_params", kBesidePrompt, "{}"},
     {"generation_config", kBesidePrompt, "{}"},
@@ -45,7 +46,7 @@ constexpr ForeignField kForeignFields[] = {
 
 const ForeignField* find_foreign_field(std::string_view name) {
   for (const ForeignField& field : kForeignFields)
-    if (field.name.ends_with('*') ? name.starts_with(field.name.substr(0, field.name.size() - 1)) : name == field.name) return &field;
+    if (name == field.name) return &field;
   return nullptr;
 }
 

@@ -17,7 +17,7 @@ std::vector<OptionSpec> sampling_options(SamplingParams& sampling);
 
 /// A field of sampling, or about it, that has an effect in other programs but not in Seer.
 struct ForeignField {
-  std::string_view name;           // NAME*: all names that begin with NAME
+  std::string_view name;
   const char* instead;             // what to do instead
   const char* harmless = "null";   // the value that asks for nothing, as JSON
 };

@@ -70,7 +70,7 @@ void plan_prefill(std::span<const RunningSequence> sequences, uint32_t block_tok
     const int64_t may = std::min(s.known_tokens - s.kv_tokens, left.prefill_tokens);
     const int64_t wanted = std::min(may, left.rows);
     const int64_t rows = std::min(wanted, room(s.kv_tokens, s.table_blocks, left.blocks, block_tokens));
-    plan.is_cut |= rows < may;
+    plan.prefill_cut |= rows < may;
     plan.rows_short |= rows == left.rows && rows < may;
     if (rows > 0) {
       const bool to_the_end = s.kv_tokens + rows == s.known_tokens;
@@ -97,7 +97,7 @@ void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConf
   SEER_CHECK(available_blocks >= 0, available_blocks);
   plan.sequences.clear();
   plan.decode_rows = plan.prefill_rows = plan.new_blocks = plan.blocks_short = 0;
-  plan.is_cut = plan.rows_short = false;
+  plan.is_cut = plan.prefill_cut = plan.rows_short = false;
   Budget left{config.rows_max - rows_taken, config.prefill_tokens_max, available_blocks};
   plan_decode_rows(sequences, block_tokens, left, plan);
   const size_t decoding = plan.sequences.size();

@@ -50,7 +50,8 @@ struct StepPlan {
   int32_t new_blocks = 0;    // sum over sequences; <= the blocks available
   int32_t blocks_short = 0;  // missing for decode rows that had to be left out; 1 if only prefill is left and has no room
                              // at all. The planned rows can run without them
-  bool is_cut = false;       // some row was left out for want of rows or blocks
+  bool is_cut = false;       // some decode row or draft token was left out
+  bool prefill_cut = false;  // some prefill rows were left out for want of rows or blocks
   bool rows_short = false;   // something was left out because rows_max was reached
 };
 

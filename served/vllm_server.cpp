@@ -140,7 +140,7 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
     return fail(Code::kUnavailable, "/v1/models has no model: ", answers[kModels].status == 0 ? answers[kModels].body : cat("status ", answers[kModels].status));
   SEER_ASSIGN_OR_RETURN(std::vector<std::string> server_ids, server_ids_of((*list)[0]));
   // Without an answer its label is not known, which is something else than a server without labels.
-  if (const HttpAnswer& label = answers[kWeights]; label.status != 200 && label.status != 404)
+  if (const HttpAnswer& label = answers[kWeights]; label.status == 0 || label.status == 408 || label.status == 429 || label.status >= 500)
     return fail(Code::kUnavailable, "/weight_info: ", label.status == 0 ? label.body : cat("status ", label.status));
   model_ = text_of((*list)[0], "id");
   if (const int status = answers[kGenerate].status; status == 400 || status == 404 || status == 405 || status == 422) has_generate_ = status != 404 && status != 405;

@@ -84,7 +84,8 @@ rocksdb::Options make_options(bool direct_io) {
   o.write_buffer_size = 64 << 10;  // not used: everything is ingested
   o.avoid_flush_during_shutdown = true;
   o.manifest_preallocation_size = 64 << 10;  // the default takes 4 MiB of the disk at once
-  o.max_manifest_file_size = 4 << 20;        // then a new one begins, without what is gone
+  o.max_manifest_file_size = 128 << 20;      // then a new one begins, without what is gone; a million files of 32 MiB fit
+  o.fail_if_options_file_error = false;      // that file is not read again, and what was to be written in it has happened
   o.info_log = std::make_shared<SilentLogger>();
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;

@@ -251,7 +251,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.add(s);
   if (drafts) drafts->chunk_came();
 
-  if (s.has_pool && (batch.blocks_short() || kv.has_arrivals()))
+  if (s.has_pool && (batch.blocks_short() || kv.is_behind_arrivals(s, batch.running_count())))
     kv.add_arrival(s);  // find() would take blocks that were freed for those that came before
   else if (kv.find(s))
     run(s);

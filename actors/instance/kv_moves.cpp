@@ -127,9 +127,17 @@ Sequence* KvMoves::imported(const CopyResult& result) {
 
 // ---- arrivals --------------------------------------------------------------------------------------------------------
 
+int32_t KvMoves::blocks_of(const Sequence& s) const { return static_cast<int32_t>(s.log.size() / info_.block_tokens) + 1; }
+
 void KvMoves::add_arrival(Sequence& s) {
   s.phase = ChunkPhase::kOpening;
-  arrivals_.push_back({s.chunk, static_cast<int32_t>(s.log.size() / info_.block_tokens) + 1, false});
+  arrivals_.push_back({s.chunk, blocks_of(s), false});
+}
+
+bool KvMoves::is_behind_arrivals(const Sequence& s, int64_t running) const {
+  if (arrivals_.empty()) return false;
+  const Arrival& first = arrivals_.front();
+  return !first.asked || !fits_beside_running(first.blocks + blocks_of(s), running);
 }
 
 bool KvMoves::fits_beside_running(int32_t blocks, int64_t running) const {

@@ -72,6 +72,8 @@ class KvMoves {
   /// Makes the sequence wait like those whose KV was found in the pool.
   void add_arrival(Sequence& s);
   bool has_arrivals() const { return !arrivals_.empty(); }
+  /// Whether the sequence must wait behind the first arrival, which lacks room or would with this one beside it.
+  bool is_behind_arrivals(const Sequence& s, int64_t running) const;
   bool first_arrival_fits(int64_t running) const;
   /// While there is room, takes out the oldest arrivals that can run at once, because the device has all of their KV by now, and
   /// returns them. The first of the others asks the pool again.
@@ -140,6 +142,7 @@ class KvMoves {
     bool asked = false;   // the pool was asked again and has not answered yet
   };
 
+  int32_t blocks_of(const Sequence& s) const;
   bool fits_beside_running(int32_t blocks, int64_t running) const;
   void import(Sequence& s, const KvOpened& opened, std::vector<BlockRef> wanted);
   int32_t reserve_from(const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking);

@@ -114,7 +114,8 @@ bool RunningBatch::make_room_in_slots() {
     leave_all();
     return true;
   }
-  if (block_needs_.empty() || (!plan_.is_cut && std::ssize(block_needs_) <= devices_.counts().available())) return false;
+  const bool is_cut = plan_.is_cut || (plan_.prefill_cut && !is_single_step());  // slots keep drafts over many steps only
+  if (block_needs_.empty() || (!is_cut && std::ssize(block_needs_) <= devices_.counts().available())) return false;
   for (const int32_t slot : std::exchange(block_needs_, {})) leave_with_gains(*at(slot).sequence);
   return true;
 }

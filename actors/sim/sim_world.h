@@ -108,7 +108,7 @@ class SimWorld {
     return {timers_.empty() ? kNever : std::get<0>(timers_.begin()->first),
             clock.has_pending_timeout() ? since_epoch_ns(clock.schedule().begin()->first) : kNever};
   }
-  /// Whether an actor that could run waits until after the next event, which is near.
+  /// Whether the actors that could run now wait until after the next event, which is near.
   bool is_late() {
     const auto [timer_ns, clock_ns] = next_events_ns();
     return std::min(timer_ns, clock_ns) - now_ns() <= kLateNs && rng_() % kLateOf == 0;

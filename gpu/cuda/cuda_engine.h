@@ -13,8 +13,8 @@
 //
 // A draft tree has up to kTreeRows rows.
 //
-// After an error the host memory of a copy is its owner's again when its CopyResult is there, but where the GPU did not end its copies
-// within ten seconds: then it may write there until the engine is gone.
+// The host memory of a copy is its owner's again when its CopyResult is there. One exception: if the GPU failed, and its copies did not
+// end within ten seconds, it may write there until the engine is gone.
 #pragma once
 #include <array>
 #include <memory>

@@ -213,11 +213,19 @@ void CudaRank::read_samples(const Pass& pass, const Results& results, StepResult
   }
 }
 
+/// The results of copies give the host's memory back, which those on their way use. All of them together have kDrainUs.
+void CudaRank::drain_copies() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!drains_until_) drains_until_ = now + std::chrono::microseconds(kDrainUs);
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*drains_until_ - now).count();
+  (void)device_->drain(Stream::kCopies, std::max<int64_t>(0, left));
+}
+
 void CudaRank::finish(InFlight& flight) {
   const Status waited = wait(flight.event), status = flight.status.ok() ? waited : flight.status;
   if (std::holds_alternative<CopyWork>(flight.job->work)) {
     copies_over_ = flight.event;
-    if (!waited.ok()) (void)device_->drain(Stream::kCopies, kDrainUs);  // the result gives the host's memory back, which copies use
+    if (!waited.ok()) drain_copies();
   }
   if (auto* const step = std::get_if<StepWork>(&flight.job->work); step != nullptr && is_first()) {
     const bool has_samples = flight.results.sampled != nullptr;

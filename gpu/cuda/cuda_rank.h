@@ -7,9 +7,11 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -129,6 +131,7 @@ class CudaRank {
   void wait_for_exports(const std::vector<DeviceBlockId>& written);
 
   // The thread that waits.
+  void drain_copies();
   void finish(InFlight& flight);
   static void read_samples(const Pass& pass, const Results& results, StepResult& result);
 
@@ -146,6 +149,7 @@ class CudaRank {
   EventId last_step_ = 0;
   std::vector<std::pair<DeviceBlockId, EventId>> exporting_;
   std::atomic<EventId> copies_over_ = 0;  // set by the waiting thread
+  std::optional<std::chrono::steady_clock::time_point> drains_until_;  // of the waiting thread; none: nothing failed yet
   int64_t last_over_us_ = 0;              // used by the waiting thread
   ResultBuffers results_;                 // used by both
   // Last: they use the above.

@@ -55,7 +55,7 @@ TEST_CASE("cluster dial: a port that says nothing is given up after five seconds
 
 TEST_CASE("cluster dial: a request to stop is seen while a port says nothing") {
   const auto net = *ClusterNet::create({});
-  // Who does not see it ends after five seconds each time; who sees it, only if the machine stalls.
+  // Unseen, each try takes five seconds. Seen, a try takes so long only if the machine stalls.
   Clock::duration least = seconds(60);
   for (int tries = 0; tries < 10 && least >= seconds(4); ++tries) {
     const SilentPort silent;

@@ -84,6 +84,6 @@ TEST_CASE("sampling options: fields of other programs lead to ours, unless their
   REQUIRE(asks("do_sample") != nullptr);
   CHECK(asks("do_sample")->harmless == std::string("true"));
   CHECK(asks("max_new_tokens")->instead == std::string("use max_tokens"));
-  CHECK(asks("mirostat_tau") != nullptr);
-  for (const char* name : {"max_tokens", "temperature", "n", "stop", "seed", "messages", "user", "stream"}) CHECK(asks(name) == nullptr);
+  CHECK(asks("mirostat") != nullptr);
+  for (const char* name : {"mirostat_tau", "max_tokens", "temperature", "n", "stop", "seed", "messages", "user", "stream"}) CHECK(asks(name) == nullptr);
 }

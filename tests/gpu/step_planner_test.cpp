@@ -200,7 +200,8 @@ TEST_CASE("step planner: random plans agree with the slow obvious reference") {
     int64_t decoding = 0, prefilling = 0;  // rows that could be used
     for (const RunningSequence& s : sequences) (decodes(s) ? decoding : prefilling) += decodes(s) ? 1 + s.draft_tokens : s.known_tokens - s.kv_tokens;
     prefilling = std::min<int64_t>(prefilling, config.prefill_tokens_max);
-    REQUIRE(plan.is_cut == (plan.decode_rows + plan.prefill_rows < decoding + prefilling));
+    REQUIRE(plan.is_cut == (plan.decode_rows < decoding));
+    REQUIRE(plan.prefill_cut == (plan.prefill_rows < prefilling));
     if (plan.rows_short) REQUIRE(plan.decode_rows + plan.prefill_rows == config.rows_max);
   }
 }
@@ -242,6 +243,7 @@ TEST_CASE("step planner: sequences that need no blocks can be planned first, and
     REQUIRE(apart.sequences == expected);
     REQUIRE(apart.blocks_short == together.blocks_short);
     REQUIRE(apart.is_cut == together.is_cut);
+    REQUIRE(apart.prefill_cut == together.prefill_cut);
   }
   CHECK(planned_before > 500);
   CHECK(short_of_rows > 100);

@@ -211,7 +211,8 @@ TEST_CASE("several rollouts: a request that needs much KV starts although anothe
     size_t ended = 0;
     while (!large.over() && cluster.world.now_us() < 60'000'000) {
       cluster.run_for(2'000);
-      small.add(static_cast<uint32_t>(small.seen.completed.size() - std::exchange(ended, small.seen.completed.size())), 50, 50 + static_cast<int64_t>(ended) * 7 % 100);
+      const size_t before = std::exchange(ended, small.seen.completed.size());
+      small.add(static_cast<uint32_t>(ended - before), 50, 50 + static_cast<int64_t>(ended) * 7 % 100);
     }
     CHECK(large.over());
     CHECK(ended > 200);
