@@ -34,7 +34,7 @@ except ImportError:
     sys.exit("seer_checkpoint_engine: this Python has no zmq: pip install pyzmq (Debian, Ubuntu: python3-zmq)")
 
 from seer_client import Client, Refused, SeerError
-from seer_http import parse_address, read_token
+from seer_http import parse_address, read_token_option
 from seer_torch_pickle import MESSAGE_BYTES_MAX, BadMessage, DeviceMemory, GivenUp, SharedMemory, Tensor, read_message
 
 SILENCE_S = 60.0              # of a trainer's rank; less than the server waits for more of an upload
@@ -406,10 +406,15 @@ def main() -> int:
     try:
         host, port = parsed_listen(options.listen)
         parse_address(options.server, options.tls_ca is not None)
-        bridge = Bridge(options.server, read_token(options.token_file), options.tls_ca, options.mode)
-        listener = Listener(host, port, bridge)
-    except (ValueError, OSError) as error:
+        bridge = Bridge(options.server, read_token_option(options.token_file), options.tls_ca, options.mode)
+    except ValueError as error:
         print(f"seer_checkpoint_engine: {error}", file=sys.stderr)
+        return 2
+    try:
+        listener = Listener(host, port, bridge)
+    except OSError as error:
+        bridge.close()
+        print(f"seer_checkpoint_engine: --listen {options.listen}: {error.strerror or error}", file=sys.stderr)
         return 1
     shown = f"[{host}]" if ":" in host else host
     print(f"seer_checkpoint_engine listens at http://{shown}:{listener.server_port}", flush=True)

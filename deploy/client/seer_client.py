@@ -20,14 +20,14 @@ import uuid
 import weakref
 from typing import Any, AsyncIterator, Dict, Iterator, Mapping, Optional, Sequence, Union
 
-from seer_http import (Answer, BadAnswer, CannotConnect, ClientUnusable, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed,
+from seer_http import (Answer, BadAnswer, CannotConnect, ClientUnusable, ConnectionLost, Http, NoRoom, NotIdle, Refused, SeerError, ServerFailed,
                        TimedOut, Upload, WeightsRefused, WrongToken, error_of)
 from seer_messages import (Load, Prompt, Response, RolloutResponse, ServerInfo, checked, checked_mode, checked_rollout_id, checked_update,
-                           dict_of, each_of, generate_body, integer_of, iterated, json_of, lines_of, response_of, responses_of,
-                           rollout_response_of, safetensors_of, token_ids_of, version_of)
+                           dict_of, each_of, folder_of, generate_body, integer_of, iterated, json_of, lines_of, response_of, responses_of,
+                           rollout_response_of, safetensors_of, seconds_of, token_ids_of, version_of)
 
-__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ClientUnusable", "ConnectionLost", "Load", "NotIdle", "Refused", "Response",
-           "RolloutResponse", "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
+__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ClientUnusable", "ConnectionLost", "Load", "NoRoom", "NotIdle", "Refused",
+           "Response", "RolloutResponse", "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
 
 CONTROL_S = 60.0      # health, pause, abort and the like
 WEIGHTS_S = 3600.0    # loading weights may take long
@@ -50,11 +50,13 @@ def _cancel(tasks) -> None:
 
 class _AsyncSteps:
     """What an asynchronous generator yields, for any number of tasks: each item goes to one of them. One that is cancelled leaves the step
-    that is under way to the next. aclose() ends the generator and its step, as does forgetting this."""
+    that is under way to the next. An error is that of every later step, so that no task takes it for the end. aclose() ends the generator
+    and its step, as does forgetting this."""
 
     def __init__(self, generator):
         self._generator, self._stepping = generator, asyncio.Lock()  # a generator takes one step at a time
         self._step: Optional[asyncio.Future] = None
+        self._error: Optional[BaseException] = None
         self._is_closed = False
 
     def __aiter__(self):
@@ -64,12 +66,16 @@ class _AsyncSteps:
         async with self._stepping:
             if self._is_closed:
                 raise StopAsyncIteration
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # else it would grow
             if self._step is None:
                 self._step = asyncio.ensure_future(self._generator.__anext__())
             await asyncio.wait([self._step])
             step, self._step = self._step, None
             if self._is_closed and step.cancelled():
                 raise StopAsyncIteration
+            if not step.cancelled() and not isinstance(step.exception(), StopAsyncIteration):
+                self._error = step.exception()
             return step.result()
 
     async def aclose(self) -> None:
@@ -119,7 +125,8 @@ class AsyncRollout(_AsyncSteps):
         await self._call("POST", "/close")
 
     async def cancel(self, group: Union[int, str]) -> None:
-        """Ends a group, named by its id or else by its number: its responses come with the tokens that they have."""
+        """Ends a group: its responses come with the tokens that they have. A group that has an id is named by that, and any other by its
+        number."""
         await self._call("DELETE", f"/groups/{urllib.parse.quote(str(group), safe='')}")
 
     async def acknowledge(self, seq: Optional[int] = None) -> None:
@@ -187,12 +194,14 @@ class AsyncRollout(_AsyncSteps):
 
 class AsyncGroup:
     """The responses of a group, as they finish. After an error, or close(), those that are left are ended on the server too, as are those
-    of a group that was forgotten. A task that is cancelled while it waits leaves them to the next."""
+    of a group that was forgotten. An error is that of every later step, too. A task that is cancelled while it waits leaves them to the
+    next."""
 
     def __init__(self, requests):
         self._done: asyncio.Queue = asyncio.Queue()
         self._tasks = [asyncio.ensure_future(request) for request in requests]
         self._left, self._taking = len(self._tasks), asyncio.Lock()  # one waits at a time: none waits for more than are left
+        self._error: Optional[Exception] = None
         for task in self._tasks:
             task.add_done_callback(self._done.put_nowait)
 
@@ -202,16 +211,23 @@ class AsyncGroup:
     async def __anext__(self) -> Response:
         async with self._taking:
             task = await self._done.get() if self._left > 0 else None
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # else it would grow
             if self._left == 0:  # there were no more, or it was closed meanwhile
                 raise StopAsyncIteration
             self._left -= 1
             try:
                 return task.result()
-            except BaseException:
-                await self.close()
+            except BaseException as error:
+                self._error = error if isinstance(error, Exception) else None
+                await self._end()
                 raise
 
     async def close(self) -> None:
+        self._error = None
+        await self._end()
+
+    async def _end(self) -> None:
         self._left = 0
         for task in self._tasks:
             task.cancel()
@@ -232,8 +248,8 @@ class AsyncClient:
 
     def __init__(self, address: str, token: Optional[str] = None, tls_ca: Optional[str] = None, *, connections_max: int = 512, retries: int = 5,
                  timeout_s: float = 14_400.0):
+        self._timeout_s = seconds_of(timeout_s, "timeout_s")
         self._http = Http(address, token, tls_ca, connections_max, retries)
-        self._timeout_s = timeout_s
 
     @property
     def address(self) -> str:
@@ -337,7 +353,7 @@ class AsyncClient:
                  start again with the new weights; "drain", they end with the old ones first. Requests that come meanwhile wait.
         The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
         """
-        body = {"model_path": str(folder), "mode": checked_mode(mode)}
+        body = {"model_path": folder_of(folder), "mode": checked_mode(mode)}
         if version is not None:
             body["weight_version"] = version_of(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)

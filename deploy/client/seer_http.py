@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 import errno
 import json
+import operator
 import os
 import socket
 import ssl
 import time
 import urllib.parse
-from typing import AsyncIterator, Dict, List, NamedTuple, Optional
+from typing import Any, AsyncIterator, Dict, List, NamedTuple, Optional
 
 CONNECT_S = 10.0             # for one connection, TLS included
 IDLE_S = 30.0                # an older idle connection is not used again: the server closes it after 75 s
@@ -55,7 +56,7 @@ class BadAnswer(SeerError):
 
 
 class Refused(SeerError):
-    """The server refuses the request, with this sentence; asking again does not help. `status` is that of HTTP."""
+    """The server refuses the request, with this sentence; asking again does not help, but for a NoRoom. `status` is that of HTTP."""
 
     def __init__(self, message: str, status: int):
         super().__init__(message)
@@ -68,6 +69,10 @@ class WrongToken(Refused):
 
 class NotIdle(Refused):
     """Some requests are not over, and this needs that all are."""
+
+
+class NoRoom(Refused):
+    """The server keeps as much of rollouts as its --kept-bytes allow: acknowledge responses or delete rollouts, then ask again."""
 
 
 class WeightsRefused(Refused):
@@ -103,6 +108,8 @@ def error_of(answer: Answer) -> SeerError:
     message = message or answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status} without a reason"
     if answer.status == 401:
         return WrongToken(message, 401)
+    if answer.status == 429:
+        return NoRoom(message, 429)
     return Refused(message, answer.status) if 400 <= answer.status < 500 else ServerFailed(message, answer.status)
 
 
@@ -189,6 +196,14 @@ def read_token(file: Optional[str]) -> Optional[str]:
         return None
     with open(file) as lines:
         return lines.readline().strip()
+
+
+def read_token_option(file: Optional[str]) -> Optional[str]:
+    """The same for the option --token-file of a program. Errors: ValueError, with the option."""
+    try:
+        return read_token(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--token-file {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -278,6 +293,8 @@ class Address(NamedTuple):
 
 def parse_address(text: str, wants_tls: bool) -> Address:
     wrong = ValueError(f"address {text!r}: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    if not isinstance(text, str):
+        raise wrong
     has_scheme = "://" in text
     try:
         parts = urllib.parse.urlsplit(text if has_scheme else f"//{text}")
@@ -291,6 +308,27 @@ def parse_address(text: str, wants_tls: bool) -> Address:
     if parts.scheme == "http" and wants_tls:
         raise ValueError(f"address {text!r}: expected https, since tls_ca is given")
     return Address(host, port, parts.scheme == "https" or wants_tls)
+
+
+def _checked_count(value: Any, name: str, least: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}: expected an integer") from None
+    if count < least:
+        raise ValueError(f"{name} is {count}: expected at least {least}")
+    return count
+
+
+def _checked_token(token: Any) -> Optional[str]:
+    if token is None:
+        return None
+    if not isinstance(token, str):
+        raise ValueError(f"the token is a {type(token).__name__}: expected text")
+    text = token.strip()
+    if not (text.isascii() and text.isprintable() and text):
+        raise ValueError("the token is empty or has characters that HTTP cannot carry")
+    return text
 
 
 def _trusting(tls_ca: Optional[str]) -> ssl.SSLContext:
@@ -315,16 +353,10 @@ def _is_not_there(error: BaseException) -> bool:
 
 class Http:
     def __init__(self, address: str, token: Optional[str], tls_ca: Optional[str], connections_max: int, retries: int):
-        if connections_max < 1:
-            raise ValueError(f"connections_max is {connections_max}: expected at least 1")
-        if retries < 0:
-            raise ValueError(f"retries is {retries}: expected at least 0")
-        if token is not None and not (token.strip().isascii() and token.strip().isprintable() and token.strip()):
-            raise ValueError("the token is empty or has characters that HTTP cannot carry")
+        self._connections_max, self._retries = _checked_count(connections_max, "connections_max", 1), _checked_count(retries, "retries", 0)
+        self._token = _checked_token(token)
         self.address = parse_address(address, tls_ca is not None)
-        self._token = token.strip() if token is not None else None
         self._tls = _trusting(tls_ca) if self.address.is_tls else None
-        self._connections_max, self._retries = connections_max, retries
         self._idle: List[_Connection] = []
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._is_closed = False

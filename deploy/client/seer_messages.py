@@ -4,7 +4,9 @@ Wrong arguments are a ValueError with one sentence, answers of another form a Ba
 """
 import json
 import math
+import numbers
 import operator
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
@@ -17,7 +19,7 @@ ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")  # what the server takes; it g
 # Name and bytes of an element, by the names of safetensors and of torch, in lower case.
 DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "float16": ("F16", 2), "f32": ("F32", 4), "float32": ("F32", 4)}
 
-# The server ignores names that it does not know, so a misspelt one would silently give other responses.
+# A misspelt name is an error before anything is sent. The server would refuse it, too.
 SAMPLING = frozenset([
     "max_new_tokens", "min_new_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids",
     "ignore_eos", "sampling_seed"])
@@ -89,8 +91,23 @@ def integer_of(value: Any, name: str) -> int:
         raise ValueError(f"{name} is {_shown(value)}: expected an integer") from None
 
 
+def seconds_of(value: Any, name: str) -> float:
+    if not isinstance(value, numbers.Real) or not value > 0:
+        raise ValueError(f"{name} is {_shown(value)}: expected seconds, more than 0")
+    return float(value)
+
+
+def folder_of(path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(f"folder is {_shown(path)}: expected a path")
+    return str(path)
+
+
 def token_ids_of(given: Any, name: str) -> List[int]:
-    """The ids in a list, or in a tensor of any library whose elements are integers."""
+    """The ids in a list, or in a tensor of any library whose elements are integers. Bytes are text that was not decoded, and sets have
+    no order."""
+    if isinstance(given, (bytes, bytearray, set, frozenset, Mapping)):
+        raise ValueError(f"{name} is {_shown(given)}: expected token ids")
     tokens = list(iterated(given, name, "token ids"))
     ids: List[int] = []
     try:

@@ -30,6 +30,7 @@ import json
 import math
 import mmap
 import os
+import re
 import secrets
 import signal
 import sys
@@ -37,7 +38,7 @@ import urllib.parse
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from seer_client import CONTROL_S, SILENCE_S, WEIGHTS_S, Client
-from seer_http import Http, Refused, SeerError, error_of, parse_address, read_token
+from seer_http import Http, Refused, SeerError, error_of, parse_address, read_token_option
 from seer_messages import DTYPES
 
 RECEIVER = "/seer/v1/weights_receiver"
@@ -50,6 +51,7 @@ RECONNECT_S = 600.0     # for the server to be there again
 RECONNECT_WAIT_S = 0.5
 SILENCE_MAX_S = 86_400  # that the server takes
 START_S = 300.0         # for a worker, which imports torch
+DEVICE = "cuda:0"       # where NCCL receives, unless an option says
 PR_SET_PDEATHSIG = 1    # of Linux: the signal when the parent has died
 MESSAGE_CHARS_MAX = 1000
 TENSORS_MAX = 100_000   # of one part
@@ -271,7 +273,7 @@ class Worker:
                 self._group(body).leave()
                 del self._groups[name]
             else:
-                self._groups[name] = Group(self._torch, body, self._options.device, self._options.timeout_s)
+                self._groups[name] = Group(self._torch, body, self._options.device or DEVICE, self._options.timeout_s)
             self._answer(True, "")
         except Exception as error:
             self._answer(False, str(error) or repr(error))
@@ -289,18 +291,31 @@ class Worker:
             os._exit(1)
 
 
+def check_device(torch, device: Optional[str]) -> None:
+    """One that was asked for must be there from the start. Without the option a group over gloo needs none."""
+    if device is not None:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(device.partition(":")[2] or 0) >= count:
+            raise RuntimeError(f"--device {device}: torch sees {count} GPUs in this process")
+
+
 def work(options) -> Optional[int]:
     """The worker's process: calls come as lines of its input, answers are lines of its output. Returns if it cannot begin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # NCCL prints there
-    client = Client(options.server, read_token(options.token_file), options.tls_ca)
+    client = Client(options.server, read_token_option(options.token_file), options.tls_ca)
     try:
         import torch
         import torch.distributed
     except (ImportError, OSError) as error:
         print(json.dumps({"error": f"no torch to join groups with: {error}"}), file=answers, flush=True)
+        return 1
+    try:
+        check_device(torch, options.device)
+    except RuntimeError as error:
+        print(json.dumps({"error": str(error)}), file=answers, flush=True)
         return 1
     print(json.dumps({"ready": torch.__version__}), file=answers, flush=True)
     Worker(torch, options, client, map(json.loads, sys.stdin), answers).run()
@@ -459,7 +474,7 @@ class Receiver:
 
 async def receive(options, arguments: List[str]) -> None:
     """Until the server is not there for RECONNECT_S."""
-    http = Http(options.server, read_token(options.token_file), options.tls_ca, connections_max=2, retries=0)
+    http = Http(options.server, read_token_option(options.token_file), options.tls_ca, connections_max=2, retries=0)
     worker = WorkerProcess(arguments, options.timeout_s)
     version = await worker.start()
     clock = asyncio.get_running_loop().time
@@ -497,7 +512,7 @@ async def receive(options, arguments: List[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="seer_weights_group", description="Receives weights for `seer serve` over a trainer's communication group.")
     parser.add_argument("--server", required=True, help="HOST:PORT or URL of seer serve")
-    parser.add_argument("--device", default="cuda:0", help="GPU that receives over NCCL (default: %(default)s); gloo needs none")
+    parser.add_argument("--device", help=f"GPU that receives over NCCL (default: {DEVICE}); gloo needs none")
     parser.add_argument("--timeout-s", type=float, default=600, help="for one call of the trainer, and over HTTP from one to the next, in seconds (default: %(default)s)")
     parser.add_argument("--over-http", action="store_true", help="send weights over HTTP to a server of this host too")
     parser.add_argument("--token-file", help="of the server")
@@ -509,7 +524,14 @@ def main() -> int:
     try:
         if not 0 < options.timeout_s < math.inf:
             raise ValueError(f"--timeout-s {options.timeout_s}: expected more than 0")
+        if options.device is not None and re.fullmatch(r"cuda(:[0-9]{1,4})?", options.device) is None:
+            raise ValueError(f"--device {options.device}: expected a GPU, as {DEVICE}")
         parse_address(options.server, options.tls_ca is not None)
+        read_token_option(options.token_file)
+    except ValueError as error:
+        print(f"seer_weights_group: {error}", file=sys.stderr)
+        return 2
+    try:
         asyncio.run(receive(options, sys.argv[1:]))
     except (ValueError, OSError, RuntimeError, SeerError) as error:
         print(f"seer_weights_group: {error}", file=sys.stderr)

@@ -116,9 +116,11 @@ class ArealTest(TwoWeights):
                 async def give():
                     return session
                 remote_inf_engine.workflow_context.get_aiohttp_session = give
+                before = self.served.made()
                 running = [asyncio.ensure_future(self.engine.agenerate(request(i, new_tokens))) for i in range(RESPONSES)]
                 if meanwhile is not None:
-                    await asyncio.sleep(0.05)
+                    # More than those of short responses before, which may be told of late.
+                    await asyncio.to_thread(self.served.until_made, before + 100 * RESPONSES)
                     await asyncio.get_running_loop().run_in_executor(None, meanwhile)
                 return await asyncio.gather(*running)
         return asyncio.run(all_of_them())
@@ -133,7 +135,7 @@ class ArealTest(TwoWeights):
                 expected = server.generate(response.input_tokens, sampling_params={"temperature": 0.0, "max_new_tokens": 60})
                 self.assertEqual(response.output_tokens, expected["output_ids"])
                 self.assertEqual(response.output_logprobs, [entry[0] for entry in expected["meta_info"]["output_token_logprobs"]])
-            for response in self.responses(1500, lambda: self.update(tensors)):
+            for response in self.responses(3000, lambda: self.update(tensors)):
                 interrupted += len(set(response.output_versions)) > 1
                 self.assertEqual(len(response.output_logprobs), len(response.output_tokens))
         self.assertGreater(interrupted, 0)

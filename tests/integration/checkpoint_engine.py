@@ -12,7 +12,7 @@ if not run_with("zmq"):
 
 import zmq
 
-from served import LONG, ROOT, Served, memories_of
+from served import ENDLESS, ROOT, Served, memories_of, wide
 from weights import TORCH_DTYPES, TwoWeights, bits_of, read_tensors, until
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
@@ -222,7 +222,7 @@ def rpc(handles):
 
 class UpdatesTest(TwoWeights):
     def setUp(self):
-        self.served = Served()
+        self.served = Served(*wide())
         self.bridge = Bridge(f"127.0.0.1:{self.served.port}")
         self.old_bits, _ = bits_of(self.served)
         self.pool = concurrent.futures.ThreadPoolExecutor(4)
@@ -292,13 +292,14 @@ class UpdatesTest(TwoWeights):
 
         def begin(bucket):  # late, so that it still runs when all of the weights are there
             if bucket == last:
-                running.append(self.pool.submit(self.served.generate, [2, 3], sampling_params=LONG))
-                self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+                running.append(self.pool.submit(self.served.generate, [2, 3], sampling_params=ENDLESS))
+                self.served.until_running(running)
         answer = self.pool.submit(bridge.call, "POST", *rpc(trainer.handles))
         trainer.send(begin)
         self.assertEqual(answer.result()[0], 200)
+        self.served.post("/abort_request", {"abort_all": True})  # it was started again
         meta = running[0].result()["meta_info"]
-        self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("length", "2"))
+        self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("abort", "2"))
 
     def test_health_is_that_of_the_server(self):
         self.assertEqual(self.bridge.call("GET", "/health")[0], 200)
@@ -383,8 +384,20 @@ class UpdatesTest(TwoWeights):
         for address in ("0.0.0.0:19730", "10.1.2.3:19730", "19730", "[::]:0", "127.0.0.1:99999"):
             ran = subprocess.run([sys.executable, f"{ROOT}/deploy/client/seer_checkpoint_engine.py", "--server", "127.0.0.1:1", "--listen", address],
                                  capture_output=True, text=True, timeout=60)
-            self.assertEqual(ran.returncode, 1)
+            self.assertEqual(ran.returncode, 2)
             self.assertIn(f"--listen {address}: expected HOST:PORT at an address of this host", ran.stderr)
+
+    def test_what_is_wrong_at_the_start_is_said_with_its_option(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            for options, code, sentence in [
+                    (["--server", "127.0.0.1:1", "--listen", address], 1, f"--listen {address}: Address already in use"),
+                    (["--server", "127.0.0.1:1", "--token-file", "/nowhere"], 2, "--token-file /nowhere: No such file or directory"),
+                    (["--server", "nowhere"], 2, "address 'nowhere': expected HOST:PORT")]:
+                with self.subTest(sentence=sentence):
+                    ran = subprocess.run([sys.executable, f"{ROOT}/deploy/client/seer_checkpoint_engine.py", *options], capture_output=True, text=True, timeout=60)
+                    self.assertEqual((ran.returncode, ran.stderr.count("\n")), (code, 1), ran.stderr)
+                    self.assertIn(f"seer_checkpoint_engine: {sentence}", ran.stderr)
 
     def test_of_two_updates_at_once_one_is_refused(self):
         trainer, other = self.trainer(self.new), self.trainer(self.old)

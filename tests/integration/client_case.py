@@ -1,18 +1,18 @@
 """What the tests of deploy/client share: a server with a client for each class of tests, and what stands in for others on the way."""
-import concurrent.futures, contextlib, json, socket, sys, threading
+import concurrent.futures, contextlib, json, socket, sys, threading, time
 
-from served import ROOT, ServedCase
+from served import PATIENCE_S, ROOT, ServedCase
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
 from seer_client import Client
 
 
 def wait_until(client, what):
-    for _ in range(2000):
-        if what(client.load()):
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(f"not so in time: {client.load()}")
+    end = time.monotonic() + PATIENCE_S
+    while not what(client.load()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not so in {PATIENCE_S} s: {client.load()}")
+        time.sleep(0.01)
 
 
 def is_idle(load):
@@ -23,8 +23,12 @@ def any_rollout(served, rollout_id):
     return served.call("GET", f"/seer/v1/rollouts/{rollout_id}/progress")[0] == 200
 
 
+FIRST_EVENT = b"\n\n\r\n"  # the end of one, and of its chunk
+
+
 class Proxy:
-    """Passes connections on to a server, but ends the first ones: each entry of `ends` says after how many bytes of an answer."""
+    """Passes connections on to a server, but ends the first ones: each entry of `ends` says after how many bytes of an answer, or after
+    which bytes in it."""
 
     def __init__(self, port, ends=(), listen_port=0):
         self.port_behind, self.ends, self.connections = port, list(ends), 0
@@ -43,12 +47,15 @@ class Proxy:
     def serve(self, client, end):
         with client, socket.create_connection(("127.0.0.1", self.port_behind)) as server, contextlib.suppress(OSError):
             self.pool.submit(self.copy, client, server)
-            passed = 0
+            came = b""
             while data := server.recv(65536):
-                part = data if end is None else data[:end - passed]
-                client.sendall(part)
-                passed += len(part)
-                if passed == end:
+                if end is None:
+                    client.sendall(data)
+                    continue
+                begin, came = len(came), came + data
+                last = end if isinstance(end, int) else came.find(end) + len(end) if end in came else len(came) + 1
+                client.sendall(came[begin:last])
+                if len(came) >= last:
                     return client.shutdown(socket.SHUT_RDWR)
 
     @staticmethod

@@ -3,12 +3,14 @@
 import array, asyncio, concurrent.futures, contextlib, socket, tempfile, unittest
 
 from client_case import ServedTest, Token, any_rollout, is_idle, wait_until
-from served import LONG, Served
+from served import ENDLESS, ENDLESS_LINE, LONG_LINE, PATIENCE_S, Served
 
 import seer_client
 from seer_client import AsyncClient, Client
 
+
 class RolloutsTest(ServedTest):
+    is_wide = True
     GROUPS = [{"id": f"p{i}", "prompt_ids": [2, 3, 4 + i], "n": 3, "max_tokens": 120, "level": 1.5} for i in range(4)]
 
     def whole(self):
@@ -45,7 +47,7 @@ class RolloutsTest(ServedTest):
         self.assertGreater(proxy.connections, 6)
 
     def test_groups_are_added_and_cancelled_and_the_rollout_goes_on_without_its_iterator(self):
-        with self.client.rollout([], n=2, sampling={"max_tokens": 1500, "ignore_eos": True}, open=True, rollout_id="grows") as rollout:
+        with self.client.rollout([], n=2, sampling=LONG_LINE, open=True, rollout_id="grows") as rollout:
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 first = pool.submit(next, rollout)
                 wait_until(self.client, lambda load: any_rollout(self.served, "grows"))
@@ -100,7 +102,7 @@ class RolloutsTest(ServedTest):
 
     def test_making_a_rollout_does_not_queue_behind_responses(self):
         with Client(self.client.address, connections_max=1) as client:
-            with client.generate([2, 3, 4], sampling=LONG, stream=True) as stream:
+            with client.generate([2, 3, 4], sampling=ENDLESS, stream=True) as stream:
                 next(stream)
                 rollout = client.rollout([], open=True)
                 self.assertEqual(rollout.add([{"prompt_ids": [2], "n": 1, "max_tokens": 5}]), 0)
@@ -111,7 +113,7 @@ class RolloutsTest(ServedTest):
         async def run():
             async with AsyncClient(self.client.address) as client:
                 rollout = client.rollout([], open=True, n=1, sampling={"max_tokens": 8})
-                first = await asyncio.wait_for(asyncio.gather(*(rollout.add([{"prompt": text}]) for text in "abc")), 30)
+                first = await asyncio.wait_for(asyncio.gather(*(rollout.add([{"prompt": text}]) for text in "abc")), PATIENCE_S)
                 await rollout.finish()
                 return sorted(first), sorted([r.group async for r in rollout])
         self.assertEqual(asyncio.run(run()), ([0, 1, 2], [0, 1, 2]))
@@ -174,7 +176,7 @@ class RolloutsTest(ServedTest):
             self.assertSays(seer_client.CannotConnect, "cannot connect", lambda: next(client.rollout(self.GROUPS, reconnect_s=0.2)))
 
     def test_a_rollout_that_is_deleted_ends_its_iterator(self):
-        rollout = self.client.rollout([{"prompt_ids": [2], "n": 2, "max_tokens": 1500, "ignore_eos": True}])
+        rollout = self.client.rollout([{"prompt_ids": [2], "n": 2, **ENDLESS_LINE}])
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             first = pool.submit(next, rollout)
             wait_until(self.client, lambda load: load.running == 2)
@@ -188,6 +190,23 @@ class RolloutsTest(ServedTest):
                 rollout = client.rollout(self.GROUPS)
                 return {(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) async for r in rollout}
         self.assertEqual(asyncio.run(run()), self.whole())
+
+
+class RoomTest(unittest.TestCase):
+    def test_a_server_without_room_has_an_error_of_its_own_and_takes_more_once_responses_are_acknowledged(self):
+        served = Served("--kept-bytes", "1MiB")
+        self.addCleanup(served.stop)
+        groups = [{"prompt_ids": [2, 3], "n": 3, "max_tokens": 2, "of_mine": "x" * 400_000}]
+        with Client(f"127.0.0.1:{served.port}") as client:
+            first = client.rollout(groups, open=True)
+            self.assertEqual([next(first).seq for _ in range(3)], [1, 2, 3])
+            with self.assertRaises(seer_client.NoRoom) as raised:
+                list(client.rollout(groups))
+            self.assertEqual(raised.exception.status, 429)
+            self.assertIn("acknowledge responses, or delete rollouts", str(raised.exception))
+            first.acknowledge()
+            self.assertEqual(len(list(client.rollout(groups))), 3)
+            first.close()
 
 
 class RestartTest(unittest.TestCase):

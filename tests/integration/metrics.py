@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What `seer serve` tells of itself: /metrics, the dashboard that reads it, /seer/v1/status and the log. usage: metrics.py SEER_PROGRAM"""
-import concurrent.futures, contextlib, json, re, subprocess, tempfile, threading, unittest
+import concurrent.futures, contextlib, json, re, subprocess, tempfile, threading, time, unittest
 
-from served import LONG, ROOT, SEER, Served
+from served import ENDLESS, PATIENCE_S, ROOT, SEER, Served, wide
 
 ALIASES = {"num_running_reqs", "num_queue_reqs", "token_usage", "gen_throughput", "cache_hit_rate", "spec_accept_length"}
 HAS_METRICS = not re.search(r"prometheus-cpp +missing", subprocess.run([SEER, "doctor"], capture_output=True, text=True, check=True).stdout)
@@ -28,13 +28,13 @@ class Text:
                    if re.match(name + r"(\{|$)", series) and all(label in series for label in labels))
 
 
-def until(what, seconds=30):
-    for _ in range(seconds * 20):
-        found = what()
-        if found:
-            return found
-        threading.Event().wait(0.05)
-    raise AssertionError("not so in time")
+def until(what):
+    end = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not so in {PATIENCE_S} s")
+        time.sleep(0.05)
+    return found
 
 
 class ServeCase(unittest.TestCase):
@@ -74,7 +74,7 @@ class ServeCase(unittest.TestCase):
 
         def ask(i):
             while not stop.is_set():
-                answers.append(self.served.generate([2, 3, 4, 5 + i], sampling_params=LONG))
+                answers.append(self.served.generate([2, 3, 4, 5 + i], sampling_params={"max_new_tokens": 1500, "ignore_eos": True}))
 
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             running = [pool.submit(ask, i) for i in range(clients)]
@@ -162,6 +162,8 @@ class MetricsTest(ServeCase):
 
 
 class StatusTest(ServeCase):
+    options = wide()
+
     def test_figures_and_history_follow_a_run(self):
         is_seen = lambda s: s["responses"]["running"] > 0 and any(sample[3] > 0 and sample[4] > 0 for sample in s["history"]["samples"])
         with self.load(4) as answers:
@@ -184,11 +186,9 @@ class StatusTest(ServeCase):
         self.assertEqual(self.served.call("GET", "/seer/v1/status?first_sample=x")[0], 400)
 
     def test_what_does_not_end_well_leaves_a_line_with_its_name(self):
-        ask = lambda i: self.served.generate([2, 3, 4, i], rid='mine \x1b[2J"\nx', sampling_params=LONG)
+        ask = lambda i: self.served.generate([2, 3, 4, i], rid='mine \x1b[2J"\nx', sampling_params=ENDLESS)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for i in (5, 6):
-                pool.submit(ask, i)
-            self.served.wait_until(lambda load: load["num_running_reqs"] == 2)
+            self.served.until_running([pool.submit(ask, i) for i in (5, 6)])
             self.served.post("/abort_request", {"rid": "mine"})
         self.served.generate([2, 3], rid="ends-well", sampling_params={"max_new_tokens": 2})
         aborted = self.lines("request_aborted")
@@ -196,7 +196,7 @@ class StatusTest(ServeCase):
         for line in aborted:
             self.assertRegex(line, r'^\S+ info request_aborted ticket=\d+ rid="mine \\x1b\[2J\\" x" aborted=1 responses=1$')
         connection = self.served.connect()
-        connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3], "rid": "goes", "sampling_params": LONG}))
+        connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3], "rid": "goes", "sampling_params": ENDLESS}))
         self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 1)
         connection.close()
         until(lambda: self.lines("request_cancelled"))

@@ -3,13 +3,12 @@
 cancelled, bad input, a server that is killed, and a disk that is full. usage: native.py SEER_PROGRAM"""
 import contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
-from served import MACHINE, MODEL, ROOT, SEER, Served, ServedCase
+from served import ENDLESS_LINE, LONG_LINE, MACHINE, MODEL, ROOT, SEER, Served, ServedCase, wide, wide_model
 from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 PATH = "/seer/v1/rollouts"
 VARYING = ("seq", "queue_s", "run_s", "chunks", "migrations", "preemptions")  # of a line, from run to run
-ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
 
 
 def exact(lines):
@@ -73,13 +72,15 @@ def whole(served, method, path, body=None):
         return stream.rest()
 
 
-class NativeTest(ServedCase):
+class NativeCase(ServedCase):
     def refused(self, status, sentence, method, path, body=None):
         found, answer = self.served.call(method, path, body)
         self.assertEqual((found, type(answer)), (status, dict), answer)
         self.assertIn(sentence, answer["error"]["message"])
         self.assertEqual(answer["error"]["message"].count("\n"), 0)
 
+
+class NativeTest(NativeCase):
     def test_responses_are_those_of_seer_rollout_bit_for_bit(self):
         prompts = example_prompts(6) + [
             '{"id": "a", "prompt": "A03 B09 sum\\n", "n": 2, "temperature": 0.7, "top_p": 0.93, "level": 1.50, "type": "sum"}',
@@ -155,57 +156,6 @@ class NativeTest(ServedCase):
         self.assertEqual(exact(responses + more), right)
         self.assertEqual((done["type"], done["groups"], done["given"]), ("done", 5, 10))
         self.refused(409, "the rollout is closed: no groups can be added", "POST", path, prompts[0])
-
-    def test_a_group_that_is_cancelled_comes_with_what_it_has_and_others_go_on(self):
-        prompts = [json.dumps({"id": name, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS}) for name in ("a/b c", "d")] + [
-            json.dumps({"prompt_ids": [5, 6], "n": 1, **ENDLESS})]
-        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "cut"}, prompts)) as stream:
-            stream.line()
-            self.served.wait_until(lambda load: load["num_running_reqs"] >= 5)
-            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut/groups/a%2Fb%20c")[0], 200)
-            ended = [stream.line() for _ in range(2)]
-            self.assertEqual([(r["id"], r["finish_reason"]) for r in ended], [("a/b c", "abort")] * 2)
-            self.refused(409, "group \"a/b c\" is over", "DELETE", f"{PATH}/cut/groups/a%2Fb%20c")
-            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut?on_cancel=return_partial")[0], 200)
-            *rest, done = stream.rest()
-        whole_d = rollout([prompts[1]], "--seed", "1")
-        self.assertEqual(sorted(r["group"] for r in rest), [1, 1, 2])
-        for r in rest:
-            if r["group"] == 1:
-                right = whole_d[(0, r["sample"])]
-                self.assertEqual(r["output_ids"], right["output_ids"][:len(r["output_ids"])])
-        self.assertEqual(done["aborted"], 2 + sum(r["finish_reason"] == "abort" for r in rest))
-
-    def test_a_rollout_ends_once_enough_groups_or_samples_are_whole(self):
-        short = [json.dumps({"id": f"short {i}", "prompt_ids": [2 + i], "max_tokens": 5, "ignore_eos": True}) for i in range(2)]
-        long = json.dumps({"id": "long", "prompt_ids": [2, 3, 4], **ENDLESS})
-        for stop, whole_least in (({"groups": 2}, 4), ({"samples": 3}, 3), ({"groups": 3, "samples": 4}, 4)):
-            with self.subTest(stop):
-                head = {"defaults": {"n": 2}, "open": True, "stop_when": stop}
-                accepted, *responses, done = whole(self.served, "POST", PATH, body_of(head, [*short, long]))
-                self.assertEqual((done["type"], done["stopped"], done["open"], len(responses)), ("done", True, False, 6))
-                self.assertGreaterEqual(sum(r["finish_reason"] == "length" for r in responses), whole_least)
-                cut = [r for r in responses if r["id"] == "long"]
-                self.assertEqual([r["finish_reason"] for r in cut], ["abort", "abort"])
-                self.assertLess(max(len(r["output_ids"]) for r in cut), ENDLESS["max_tokens"])
-                self.refused(409, "the rollout is closed", "POST", f"{PATH}/{accepted['rollout_id']}/groups", long)
-
-    def test_a_rollout_ends_when_its_time_is_over_unless_it_is_whole_before(self):
-        head = {"defaults": {"n": 1500, **ENDLESS}, "stop_when": {"deadline_s": 1}}  # for a minute, else
-        _, *responses, done = whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))
-        self.assertEqual((done["stopped"], len(responses)), (True, 1500))
-        self.assertGreater(done["aborted"], 0)
-        head = {"defaults": {"n": 2, "max_tokens": 5}, "stop_when": {"deadline_s": 60, "groups": 2}}
-        self.assertFalse(whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))[-1]["stopped"])
-
-    def test_a_deleted_rollout_ends_and_is_gone(self):
-        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 4, **ENDLESS})]
-        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "gone"}, prompts)) as stream:
-            stream.line()
-            self.assertEqual(self.served.call("DELETE", f"{PATH}/gone")[1]["type"], "deleted")
-            self.assertEqual(stream.rest()[-1], {"type": "error", "message": "the rollout was deleted"})
-        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
-        self.refused(404, "there is no rollout \"gone\"", "GET", f"{PATH}/gone")
 
     def test_acknowledged_responses_are_forgotten_and_progress_is_told(self):
         body = body_of({"rollout_id": "acked", "defaults": {"n": 3, "max_tokens": 20}}, example_prompts(2))
@@ -299,16 +249,16 @@ class NativeTest(ServedCase):
         self.assertEqual((status, answer["error"]["message"]), (409, "body:1: expect_weight_version is 1, and version 2 runs"))
 
     def test_a_rollout_that_expects_weights_is_not_started_again_with_others(self):
-        served = Served()
+        served = Served(*wide())
         self.addCleanup(served.stop)
-        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **LONG_LINE})]
         with Stream(served, "POST", PATH, body_of({"rollout_id": "any"}, prompts)) as free, \
              Stream(served, "POST", PATH, body_of({"rollout_id": "first", "expect_weight_version": "1"}, prompts)) as bound:
             bound.line()
             served.post("/update_weights_from_disk", {"model_path": MODEL, "mode": "retract"})
             self.assertEqual([(r["finish_reason"], r["output_ids"], r["error"]) for r in bound.rest()[:-1]],
                              [("error", [], "it is for weight version 1 alone, and version 2 runs")] * 2)
-            self.assertEqual([(r["weight_version"], len(r["output_ids"])) for r in free.rest()[1:-1]], [(2, 1500)] * 2)
+            self.assertEqual([(r["weight_version"], len(r["output_ids"])) for r in free.rest()[1:-1]], [(2, LONG_LINE["max_tokens"])] * 2)
 
     def test_what_is_wrong_of_a_rollout_that_is_there_is_said_too(self):
         self.served.call("DELETE", f"{PATH}/there")
@@ -324,6 +274,7 @@ class NativeTest(ServedCase):
                 (404, "there is no rollout \"x\"", "DELETE", "/x/groups/1", None),
                 (404, "there is no rollout \"x\"", "DELETE", "/x", None),
                 (404, "the rollout has no group \"7\"", "DELETE", "/open/groups/7", None),
+                (404, "no group of the rollout has the id 0; group 0 is named by its own, \"a\"", "DELETE", "/open/groups/0", None),
                 (404, "no PUT /seer/v1/rollouts/open", "PUT", "/open", None),
                 (400, "from_seq is \"0\": expected an integer, at least 1", "GET", "/there?from_seq=0", None),
                 (400, "from_seq is \"-1\"", "GET", "/there?from_seq=-1", None),
@@ -332,6 +283,7 @@ class NativeTest(ServedCase):
                 (400, "from_seq is 3: expected at most 2, the next response", "GET", "/there?from_seq=3", None),
                 (400, "progress_s is \"0\": expected an integer, at least 1 and at most 86400", "GET", "/there?progress_s=0", None),
                 (400, "seq is missing", "POST", "/there/ack", {}),
+                (400, "field \"sec\" is not known: expected seq", "POST", "/there/ack", {"seq": 1, "sec": 2}),
                 (400, "seq is 2: expected at most 1, the last response that was given", "POST", "/there/ack", {"seq": 2}),
                 (400, "seq is \"1\": expected an integer", "POST", "/there/ack", {"seq": "1"}),
                 (400, "on_cancel is \"keep\": expected drop or return_partial", "DELETE", "/there?on_cancel=keep", None),
@@ -347,6 +299,62 @@ class NativeTest(ServedCase):
                     self.refused(status, sentence, method, PATH + path, body)
             self.assertEqual(self.served.call("GET", f"{PATH}/open/progress")[1]["groups"], 1)
         self.served.call("DELETE", f"{PATH}/open")
+
+
+class RunningTest(NativeCase):
+    """Rollouts that are ended while they run."""
+    is_wide = True
+
+    def test_a_group_that_is_cancelled_comes_with_what_it_has_and_others_go_on(self):
+        prompts = [json.dumps({"id": name, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS_LINE}) for name in ("a/b c", "d")] + [
+            json.dumps({"prompt_ids": [5, 6], "n": 1, **ENDLESS_LINE})]
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "cut"}, prompts)) as stream:
+            stream.line()
+            self.served.wait_until(lambda load: load["num_running_reqs"] >= 5)
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut/groups/a%2Fb%20c")[0], 200)
+            ended = [stream.line() for _ in range(2)]
+            self.assertEqual([(r["id"], r["finish_reason"]) for r in ended], [("a/b c", "abort")] * 2)
+            self.refused(409, "group \"a/b c\" is over", "DELETE", f"{PATH}/cut/groups/a%2Fb%20c")
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut?on_cancel=return_partial")[0], 200)
+            *rest, done = stream.rest()
+        begin_of_d = rollout([json.dumps({**json.loads(prompts[1]), "max_tokens": 1000})], "--seed", "1")
+        self.assertEqual(sorted(r["group"] for r in rest), [1, 1, 2])
+        for r in rest:
+            if r["group"] == 1:
+                right = begin_of_d[(0, r["sample"])]
+                self.assertEqual(r["output_ids"][:1000], right["output_ids"][:len(r["output_ids"])])
+        self.assertEqual(({r["finish_reason"] for r in rest}, done["aborted"]), ({"abort"}, 5))
+
+    def test_a_rollout_ends_once_enough_groups_or_samples_are_whole(self):
+        short = [json.dumps({"id": f"short {i}", "prompt_ids": [2 + i], "max_tokens": 5, "ignore_eos": True}) for i in range(2)]
+        long = json.dumps({"id": "long", "prompt_ids": [2, 3, 4], **ENDLESS_LINE})
+        for stop, whole_least in (({"groups": 2}, 4), ({"samples": 3}, 3), ({"groups": 3, "samples": 4}, 4)):
+            with self.subTest(stop):
+                head = {"defaults": {"n": 2}, "open": True, "stop_when": stop}
+                accepted, *responses, done = whole(self.served, "POST", PATH, body_of(head, [*short, long]))
+                self.assertEqual((done["type"], done["stopped"], done["open"], len(responses)), ("done", True, False, 6))
+                self.assertGreaterEqual(sum(r["finish_reason"] == "length" for r in responses), whole_least)
+                cut = [r for r in responses if r["id"] == "long"]
+                self.assertEqual([r["finish_reason"] for r in cut], ["abort", "abort"])
+                self.assertLess(max(len(r["output_ids"]) for r in cut), ENDLESS_LINE["max_tokens"])
+                self.refused(409, "the rollout is closed", "POST", f"{PATH}/{accepted['rollout_id']}/groups", long)
+
+    def test_a_rollout_ends_when_its_time_is_over_unless_it_is_whole_before(self):
+        head = {"defaults": {"n": 1500, **ENDLESS_LINE}, "stop_when": {"deadline_s": 1}}
+        _, *responses, done = whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))
+        self.assertEqual((done["stopped"], len(responses)), (True, 1500))
+        self.assertGreater(done["aborted"], 0)
+        head = {"defaults": {"n": 2, "max_tokens": 5}, "stop_when": {"deadline_s": 60, "groups": 2}}
+        self.assertFalse(whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))[-1]["stopped"])
+
+    def test_a_deleted_rollout_ends_and_is_gone(self):
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 4, **ENDLESS_LINE})]
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "gone"}, prompts)) as stream:
+            stream.line()
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/gone")[1]["type"], "deleted")
+            self.assertEqual(stream.rest()[-1], {"type": "error", "message": "the rollout was deleted"})
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+        self.refused(404, "there is no rollout \"gone\"", "GET", f"{PATH}/gone")
 
 
 class RoomTest(unittest.TestCase):
@@ -463,100 +471,109 @@ class JournalTest(unittest.TestCase):
         finally:
             served.kill()
 
-    def wait_for_kept_tokens(self, served):
-        """Until the journal has tokens of a rollout that was just accepted."""
+    def serve(self, *options, model=None):
+        """A server with the journal, and room for ENDLESS responses."""
+        return Served(*self.options, "--model", model or wide_model(), "--kv-bytes", "64MiB", *options)
+
+    @contextlib.contextmanager
+    def begun(self, served, body):
+        """A rollout of which the journal has tokens."""
         size = lambda: sum(entry.stat().st_size for entry in os.scandir(f"{self.options[1]}/db") if entry.name.endswith(".log"))
         before = size()
-        served.wait_until(lambda _: size() > before + 1000)
+        with Stream(served, "POST", PATH, body) as stream:
+            stream.line()
+            served.wait_until(lambda _: size() > before + len(body) + 4096)
+            yield
 
-    def resume(self, *options):
+    def assertMakes(self, served, rollout_id, groups, *options, model=MODEL):
+        """The rollout goes on, and what it makes begins as that which `seer rollout` makes of these groups. Returns its last line."""
+        served.until_made(2000)
+        self.assertEqual(served.call("DELETE", f"{PATH}/{rollout_id}?on_cancel=return_partial")[0], 200)
+        *lines, done = whole(served, "GET", f"{PATH}/{rollout_id}")
+        right = rollout([json.dumps({**json.loads(line), "max_tokens": 1000}) for line in groups], *options, model=model)
+        self.assertEqual(sorted((r["group"], r["sample"]) for r in lines), sorted(right))
+        for r in lines:
+            begin = right[r["group"], r["sample"]]
+            self.assertEqual([r[name] for name in ("seed", "prompt_ids", "weight_version")], [begin[name] for name in ("seed", "prompt_ids", "weight_version")])
+            for name in ("output_ids", "logprobs"):
+                self.assertEqual(r[name][:1000], begin[name][:len(r[name])])
+        return done
+
+    def resume(self, *options, model=None):
         """A server with the same journal, and what it says of the rollouts that it goes on with."""
         log = f"{self.options[1]}.log"
         with contextlib.suppress(FileNotFoundError):
             os.remove(log)
-        served = Served(*self.options, *options, "--log-level", "info", "--log-file", log)
+        served = self.serve(*options, "--log-level", "info", "--log-file", log, model=model)
         with open(log) as lines:
             return served, next(line for line in lines if "rollouts_resumed" in line)
 
     def test_responses_that_were_begun_go_on_with_the_tokens_they_had(self):
-        prompt = json.dumps({"prompt_ids": [2, 3, 4], "n": 2, "max_tokens": 3000, "ignore_eos": True})
-        served = Served(*self.options)
-        with Stream(served, "POST", PATH, body_of({"rollout_id": "long"}, [prompt])) as stream:
-            stream.line()
-            self.wait_for_kept_tokens(served)
-        served.kill()
+        prompt = json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS_LINE})
+        served = self.serve()
+        with self.begun(served, body_of({"rollout_id": "long"}, [prompt])):
+            served.kill()
         served, resumed = self.resume()
         try:
             self.assertRegex(resumed, r"groups=1 tokens=[1-9]\d+")
-            self.assertEqual(whole(served, "GET", f"{PATH}/long")[-1]["given"], 2)
+            self.assertEqual(self.assertMakes(served, "long", [prompt])["given"], 2)
         finally:
             served.kill()
 
     def test_sigterm_does_not_wait_for_rollouts_that_the_journal_keeps(self):
-        prompts = example_prompts(2)
-        right = rollout(prompts, "--group-size", "4", "--max-tokens", "1500", "--ignore-eos")
-        served = Served(*self.options)
-        with Stream(served, "POST", PATH, body_of({"rollout_id": "kept", "defaults": {"n": 4, **ENDLESS}}, prompts)) as stream:
+        prompts = [json.dumps({**json.loads(prompt), "n": 4, **ENDLESS_LINE}) for prompt in example_prompts(2)]
+        served = self.serve()
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "kept"}, prompts)) as stream:
             stream.line()
             served.wait_until(lambda load: load["num_running_reqs"] == 8)
             self.assertEqual(served.stop(), 0)
         served, resumed = self.resume()
         try:
-            self.assertRegex(resumed, r"groups=[12] tokens=\d+")
-            self.assertEqual(exact(whole(served, "GET", f"{PATH}/kept")[:-1]), right)
+            self.assertRegex(resumed, r"groups=2 tokens=\d+")
+            self.assertMakes(served, "kept", prompts)
         finally:
             served.stop()
 
     def test_with_other_weights_after_the_restart_what_was_begun_starts_anew(self):
-        prompts = [json.dumps({"prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS}) for i in range(2)]
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        turned = turned_model(folder.name)
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS_LINE}) for i in range(2)]
+        turned = self.turned_weights()
         for name, version in (("other version", "9"), ("same version", "1")):
             with self.subTest(name):
-                right = rollout(prompts, "--weight-version", version, model=turned)
                 rollout_id = f"turn-{version}"
-                served = Served(*self.options)
-                with Stream(served, "POST", PATH, body_of({"rollout_id": rollout_id}, prompts)) as stream:
-                    stream.line()
-                    self.wait_for_kept_tokens(served)
+                served = self.serve()
+                with self.begun(served, body_of({"rollout_id": rollout_id}, prompts)):
                     served.post("/pause_generation", {"mode": "retract"})  # and start anew here, too
                     served.post("/continue_generation")
                     served.wait_until(lambda load: load["num_running_reqs"] == 4)
-                served.kill()
-                served, resumed = self.resume("--weight-version", version, "--model", turned)
+                    served.kill()
+                served, resumed = self.resume("--weight-version", version, model=turned)
                 try:
                     self.assertRegex(resumed, r"groups=2 tokens=0\b")
-                    self.assertEqual(exact(whole(served, "GET", f"{PATH}/{rollout_id}")[:-1]), right)
+                    self.assertMakes(served, rollout_id, prompts, "--weight-version", version, model=turned)
                 finally:
                     served.stop()
 
     def test_tokens_of_weights_that_came_while_it_ran_are_gone_on_with_too(self):
-        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
-        right = rollout(prompts, "--weight-version", "5")
-        served = Served(*self.options)
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS_LINE})]
+        served = self.serve()
         self.assertTrue(served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "5"})["success"])
-        with Stream(served, "POST", PATH, body_of({"rollout_id": "new"}, prompts)) as stream:
-            stream.line()
-            self.wait_for_kept_tokens(served)
-        served.kill()
+        with self.begun(served, body_of({"rollout_id": "new"}, prompts)):
+            served.kill()
         served, resumed = self.resume("--weight-version", "5")
         try:
             self.assertRegex(resumed, r"groups=1 tokens=[1-9]\d+")
-            self.assertEqual(exact(whole(served, "GET", f"{PATH}/new")[:-1]), right)
+            self.assertMakes(served, "new", prompts, "--weight-version", "5")
         finally:
             served.stop()
 
     def begun_with(self, weights, label, groups):
         """A server that was killed while it made a rollout that expects these weights, and came back with those of its start. Returns it,
         and what it said of the rollout."""
-        served = Served(*self.options)
+        served = self.serve()
         self.assertTrue(served.post("/update_weights_from_disk", {"model_path": weights, "weight_version": label})["success"])
         body = body_of({"rollout_id": "expects", "expect_weight_version": label, "open": True}, groups)
-        with Stream(served, "POST", PATH, body) as stream:
-            stream.line()
-            self.wait_for_kept_tokens(served)
-        served.kill()
+        with self.begun(served, body):
+            served.kill()
         served, _ = self.resume()
         self.addCleanup(served.stop)
         return served, served.call("GET", f"{PATH}/expects/progress")[1]
@@ -567,12 +584,11 @@ class JournalTest(unittest.TestCase):
     def turned_weights(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        return turned_model(folder.name)
+        return turned_model(folder.name, wide_model())
 
     def test_a_rollout_that_expects_weights_waits_for_them_after_a_restart(self):
         turned = self.turned_weights()
-        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS}) for i in range(3)]
-        right = rollout(groups, "--weight-version", "12", model=turned)
+        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS_LINE}) for i in range(3)]
         served, state = self.begun_with(turned, "12", groups[:2])
         self.assertEqual((state["waits_for_version"], state["given"]), ("12", 0))
         with open(f"{self.options[1]}.log") as lines:
@@ -583,15 +599,12 @@ class JournalTest(unittest.TestCase):
         state = served.call("GET", f"{PATH}/expects/progress")[1]
         self.assertEqual((state["waits_for_version"], state["given"]), ("12", 0))
         self.new_weights(served, turned, "12")
-        served.post(f"{PATH}/expects/close")
-        *lines, done = whole(served, "GET", f"{PATH}/expects")
-        self.assertEqual({r["weight_version"] for r in lines}, {12})
-        self.assertEqual(exact(lines), right)
+        done = self.assertMakes(served, "expects", groups, "--weight-version", "12", model=turned)
         self.assertNotIn("waits_for_version", done)
 
     def test_a_rollout_that_expects_weights_ends_when_later_ones_come(self):
         turned = self.turned_weights()
-        groups = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
+        groups = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS_LINE})]
         for label, later in (("12", "13"), ("step-12", "step-13")):
             with self.subTest(label):
                 served, state = self.begun_with(turned, label, groups)
@@ -607,7 +620,7 @@ class JournalTest(unittest.TestCase):
                 served.stop()
 
     def test_groups_that_wait_for_weights_can_be_cancelled(self):
-        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS}) for i in range(3)]
+        groups = [json.dumps({"id": i, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS_LINE}) for i in range(3)]
         served, _ = self.begun_with(MODEL, "12", groups)
         self.assertEqual(served.call("DELETE", f"{PATH}/expects/groups/1")[1]["aborted"], 2)
         self.assertEqual(served.call("DELETE", f"{PATH}/expects/groups/1")[0], 409)
@@ -644,7 +657,7 @@ class JournalTest(unittest.TestCase):
         try:
             before = whole(served, "POST", PATH, body("acknowledged"))
             whole(served, "POST", PATH, body("deleted"))
-            with Stream(served, "POST", PATH, body_of({"rollout_id": "runs", "open": True}, [json.dumps({"prompt_ids": [2, 3], "n": 2, **ENDLESS})])) as runs:
+            with Stream(served, "POST", PATH, body_of({"rollout_id": "runs", "open": True}, [json.dumps({"prompt_ids": [2, 3], "n": 2, "max_tokens": 1500, "ignore_eos": True})])) as runs:
                 runs.line()
                 with self.full(folder.name):
                     for _ in range(2):

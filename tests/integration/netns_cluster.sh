@@ -56,22 +56,34 @@ seen() {
     sleep 0.1
   done
 }
-export -f seen
+# until_over ARGUMENT...: the rollout. Its last prompt comes once the file "over" is there, or after two minutes.
+until_over() {
+  {
+    head -n 29 "$PROMPTS"
+    for ((tries = 0; tries < 1200; ++tries)); do
+      [[ ! -e $WORK/over ]] || break
+      sleep 0.1
+    done
+    sed -n 30p "$PROMPTS"
+  } | "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info
+}
+export -f seen until_over
+export PROMPTS=$prompts
 # cut SECONDS: machine 2 can be reached by nobody for so long, once the rollout has its instances. TCP repeats what it lost after twice
 # the time it waited before, so a machine is heard again up to twice as late as it can be reached.
-cut='"$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
+cut='rm -f "$WORK/over"; until_over "$@" & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
      ip -n "$SEER_NETNS-net" link set port2 down; sleep SECONDS
-     ip -n "$SEER_NETNS-net" link set port2 up; wait $rollout'
-cluster "${cut/SECONDS/3}"
-[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 3 s"
+     ip -n "$SEER_NETNS-net" link set port2 up; touch "$WORK/over"; wait $rollout'
+cluster "${cut/SECONDS/2}"
+[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 2 s"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
 
 # Every link loses a tenth of its frames for 12 s, and delays the others by 50 ms: slow, but no machine counts as lost.
 export LOSSY_LINKS=$root/tests/integration/lossy_links.py
 if command -v python3 >/dev/null; then
-  cluster '"$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
-           ip netns exec "$SEER_NETNS-net" "$LOSSY_LINKS" --seconds 12 port{0..3} >"$WORK/lossy.json"; wait $rollout'
+  cluster 'rm -f "$WORK/over"; until_over "$@" & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
+           ip netns exec "$SEER_NETNS-net" "$LOSSY_LINKS" --seconds 12 port{0..3} >"$WORK/lossy.json"; touch "$WORK/over"; wait $rollout'
   [[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost on links with loss"
   lost=$(sed 's/.*"lost": \([0-9]*\)}/\1/' "$work/lossy.json")
   ((${lost:-0} > 50)) || fail "the links lost too little: $(cat "$work/lossy.json")"
@@ -88,7 +100,6 @@ from_machine_3() {
     ip netns exec "$SEER_NETNS-3" "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info
 }
 export -f from_machine_3
-export PROMPTS=$prompts
 
 # Machine 2 cannot be reached from there for a while; the controller reaches both.
 cluster 'from_machine_3 " instance_up .* instance=2048 " 2 "$@" & rollout=$!

@@ -2,7 +2,7 @@
 """Tests OpenAI's interface of `seer serve`: completions, chats, streams, errors. usage: openai.py SEER_PROGRAM"""
 import concurrent.futures, json, os, shutil, tempfile, unittest
 
-from served import LONG, MODEL, Served
+from served import ENDLESS_LINE, MODEL, Served, wide
 
 NAME = "scratchpad-1m8"
 TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}"
@@ -86,7 +86,7 @@ class OpenaiTest(unittest.TestCase):
         self.assertEqual((last["choices"], last["usage"]), ([], whole["usage"]))
         for right in whole["choices"]:
             mine = [p["choices"][0] for p in parts if p["choices"][0]["index"] == right["index"]]
-            self.assertGreater(len(mine), 1)
+            self.assertGreaterEqual(len(mine), 1)  # as they come about
             self.assertEqual("".join(c["text"] for c in mine), right["text"])
             self.assertEqual([id for c in mine for id in c["token_ids"]], right["token_ids"])
             self.assertEqual([v for c in mine for v in c["logprobs"]["token_logprobs"]], right["logprobs"]["token_logprobs"])
@@ -103,6 +103,22 @@ class OpenaiTest(unittest.TestCase):
         self.assertEqual("".join(p["choices"][0]["text"] for p in parts), text[:text.index(stop)])
         kept = self.complete([2, 3, 4], stop=stop, include_stop_str_in_output=True, **fields)["choices"][0]["text"]
         self.assertTrue(kept.startswith(text[:text.index(stop)] + stop))
+
+    def test_the_one_candidate_of_a_token_is_itself(self):
+        fields = {"max_tokens": 3, "seed": 4, "ignore_eos": True}
+        logprobs = self.complete([2, 3, 4], logprobs=1, **fields)["choices"][0]["logprobs"]
+        self.assertEqual(logprobs["top_logprobs"], [{token: value} for token, value in zip(logprobs["tokens"], logprobs["token_logprobs"])])
+        for no_candidates in (0, True):
+            self.assertIsNone(self.complete([2, 3, 4], logprobs=no_candidates, **fields)["choices"][0]["logprobs"]["top_logprobs"])
+        chat = {"messages": [{"role": "user", "content": "2+3"}], "logprobs": True, **fields}
+        for token in self.served.post("/v1/chat/completions", {"top_logprobs": 1, **chat})["choices"][0]["logprobs"]["content"]:
+            self.assertEqual(token["top_logprobs"], [{name: token[name] for name in ("token", "logprob", "bytes")}])
+        for token in self.served.post("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"]:
+            self.assertEqual(token["top_logprobs"], [])
+
+    def test_values_of_other_programs_that_ask_for_nothing_are_taken(self):
+        nothing = {"do_sample": True, "num_beams": 1, "typical_p": 1.0, "early_stopping": False, "length_penalty": 1, "max_new_tokens": None, "extra_body": {}}
+        self.assertEqual(self.served.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, **nothing})[0], 200)
 
     def test_a_chat_is_a_completion_of_what_its_template_makes(self):
         messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": "2+3"}]
@@ -153,12 +169,27 @@ class OpenaiTest(unittest.TestCase):
         self.assertEqual(ids[1], ids[3])
 
     def test_an_abort_answers_with_what_there_is(self):
-        body = {"prompt": [2, 3], "request_id": "mine", "max_tokens": LONG["max_new_tokens"], "ignore_eos": True}
+        served = Served(*wide())
+        self.addCleanup(served.stop)
+        body = {"prompt": [2, 3], "request_id": "mine", **ENDLESS_LINE}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(self.served.post, "/v1/completions", body)
-            self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
-            self.served.post("/abort_request", {"rid": "mine"})
+            answer = pool.submit(served.post, "/v1/completions", body)
+            served.until_running([answer])
+            served.post("/abort_request", {"rid": "mine"})
             self.assertEqual(answer.result()["choices"][0]["finish_reason"], "abort")
+        connection = served.connect()
+        self.addCleanup(connection.close)
+        connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True, "return_token_ids": True}))
+        lines = filter(None, (line.strip() for line in connection.getresponse()))
+        part = lambda: json.loads(next(lines).removeprefix(b"data: "))["choices"][0]
+        for _ in range(3):  # it grows
+            choice = part()
+            self.assertIsNone(choice["finish_reason"])
+            self.assertGreater(len(choice["token_ids"]), 0)
+        served.post("/abort_request", {"rid": "mine"})
+        while choice["finish_reason"] is None:
+            choice = part()
+        self.assertEqual(choice["finish_reason"], "abort")
 
     def test_what_is_wrong_is_said_in_openais_shape(self):
         chat, complete = "/v1/chat/completions", "/v1/completions"
@@ -193,6 +224,14 @@ class OpenaiTest(unittest.TestCase):
             (chat, {"messages": [message], "chat_template": "x"}, 400, "chat_template is not supported"),
             (chat, {"messages": [message], "add_special_tokens": True}, 400, "add_special_tokens is true: expected false"),
             (complete, {"prompt": "a", "min_tokens": 1, "min_new_tokens": 1}, 400, "min_tokens and min_new_tokens are both given"),
+            (complete, {"prompt": "a", "max_tokens": 2, "min_new_tokens": 5}, 400, "min_new_tokens is 5: expected at most max_tokens, which is 2"),
+            (complete, {"prompt": "a", "max_new_tokens": 5}, 400, "max_new_tokens is not supported: use max_tokens"),
+            (complete, {"prompt": "a", "thinking_token_budget": 5}, 400, "thinking_token_budget is not supported: use max_tokens"),
+            (complete, {"prompt": "a", "num_beams": 4}, 400, "num_beams is not supported: responses are sampled one by one"),
+            (complete, {"prompt": "a", "do_sample": False}, 400, "do_sample is not supported: use temperature (0: greedy)"),
+            (complete, {"prompt": "a", "typical_p": 0.5}, 400, "typical_p is not supported: use top_p, top_k or min_p"),
+            (complete, {"prompt": "a", "sampling_params": {"top_k": 1}}, 400, "sampling_params is not supported: give its fields beside the prompt"),
+            (chat, {"messages": [message], "extra_body": {"top_k": 1}}, 400, "extra_body is not supported: give its fields beside the prompt"),
             (complete, {"prompt": "a", "best_of": 3}, 400, "best_of is 3: expected 1, which is n"),
             (complete, {"prompt": "a", "temperature": -0.5}, 400, "temperature is -0.5: expected"),
             (complete, {"prompt": "a", "max_tokens": 2.5}, 400, "max_tokens is 2.5: expected"),

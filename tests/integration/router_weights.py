@@ -176,7 +176,7 @@ class SglangTest(GroupTest):
                 self.router.wait_for(lambda: self.router.up() == 1)
                 self.router.wait_for(lambda: f"version {version} came over the trainer's own group, without it" in str(self.router.workers()[1]["error"]))
                 late.label(self.label(version))
-                self.router.wait_for(lambda: self.router.up() == 2, 60)
+                self.router.wait_for(lambda: self.router.up() == 2)
 
     def test_parts_are_refused_where_they_could_mix_weights(self):
         self.start([1, 1], group=False)

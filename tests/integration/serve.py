@@ -4,7 +4,7 @@ input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
 import array, base64, concurrent.futures, contextlib, json, math, os, resource, shutil, socket, struct, subprocess, tempfile
 import threading, time, unittest
 
-from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
+from served import ENDLESS, LONG, MACHINE, MODEL, PATIENCE_S, ROOT, SEER, Served, ServedCase, wide
 from turned_model import converted_model, turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
@@ -20,13 +20,6 @@ def rollout(folder, *options):
 
 
 class ServeTest(ServedCase):
-    def in_background(self, count, **fields):
-        """Requests that run until they are ended."""
-        pool = concurrent.futures.ThreadPoolExecutor(count)
-        self.addCleanup(pool.shutdown)
-        body = {"sampling_params": {**LONG, "sampling_seed": 5}, **fields}
-        return [pool.submit(self.served.generate, [2, 3, 4, 5 + i], **body) for i in range(count)]
-
     def test_responses_are_those_of_seer_rollout_bit_for_bit(self):
         with tempfile.TemporaryDirectory() as folder:
             right = rollout(folder)
@@ -132,8 +125,7 @@ class ServeTest(ServedCase):
         connection.close()
         self.assertEqual(parts[-2:], ["data: [DONE]", ""])
         answers = [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
-        self.assertGreater(len(answers), 2)
-        for before, after in zip(answers, answers[1:]):
+        for before, after in zip(answers, answers[1:]):  # one or more, as they come about; client.py sees one grow
             self.assertEqual(after["output_ids"][:len(before["output_ids"])], before["output_ids"])
             self.assertIsNone(before["meta_info"]["finish_reason"])
         for before, after in zip(answers, answers[1:-1]):  # an event repeats all tokens, so it has 1/32 more of them
@@ -142,35 +134,13 @@ class ServeTest(ServedCase):
         self.assertEqual(answers[-1]["output_ids"], whole["output_ids"])
         self.assertEqual(answers[-1]["meta_info"]["output_token_logprobs"], whole["meta_info"]["output_token_logprobs"])
 
-    def test_an_abort_answers_with_partial_tokens_and_leaves_others_alone(self):
-        mine, other = self.in_background(3, rid="mine"), self.in_background(1, rid="other")
-        self.served.wait_until(lambda load: load["num_running_reqs"] == 4)
-        self.served.post("/abort_request", {"rid": "mine"})
-        aborted = [answer.result() for answer in mine]
-        self.assertEqual({answer["meta_info"]["finish_reason"]["type"] for answer in aborted}, {"abort"})
-        if other[0].done():
-            self.assertEqual(other[0].result()["meta_info"]["finish_reason"]["type"], "length")
-        self.served.post("/abort_request", {"abort_all": True})
-        self.assertIn(other[0].result()["meta_info"]["finish_reason"]["type"], ("abort", "length"))
-        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
-
-    def test_a_client_that_goes_away_ends_its_request(self):
-        body = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
-        ended = lambda: self.served.call("GET", "/seer/v1/status")[1]["responses"]
-        before = ended()
-        for _ in range(20):
-            connection = self.served.connect()
-            connection.request("POST", "/generate", body)
-            connection.close()
-        self.served.wait_until(lambda load: ended()["abort"] == before["abort"] + 20)
-        self.assertEqual({**ended(), "abort": 0}, {**before, "abort": 0})
-
     def test_thousands_of_broken_connections_leave_nothing_and_delay_nobody(self):
-        whole = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
+        long = {"max_new_tokens": 1500, "ignore_eos": True}
+        whole = json.dumps({"input_ids": [2, 3, 4], "sampling_params": long})
         request = f"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(whole)}\r\n\r\n{whole}".encode()
         params = {"max_new_tokens": 600, "ignore_eos": True, "sampling_seed": 8}
         right = self.served.generate([5, 6, 7], sampling_params=params)["output_ids"]
-        self.served.generate([2, 3, 4], sampling_params={**LONG, "n": 12})  # more than KV holds: none of its pages is new afterwards
+        self.served.generate([2, 3, 4], sampling_params={**long, "n": 12})  # more than KV holds: none of its pages is new afterwards
         files = lambda: len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
         address, reset = ("127.0.0.1", self.served.port), struct.pack("ii", 1, 0)
 
@@ -201,7 +171,7 @@ class ServeTest(ServedCase):
         self.served.wait_until(lambda _: files() < 150)
 
     def test_a_body_that_takes_long_to_read_delays_nobody(self):
-        answers = []
+        answers, begun = [], time.monotonic()
         large = [("/generate", '{"input_ids": [' + "2," * 3_000_000 + "2]}"), ("/v1/completions", '{"prompt": "' + "a" * 4_000_000 + '"}'),
                  ("/seer/v1/rollouts", '{}\n{"prompt_ids": [' + "2," * 3_000_000 + "2]}")]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -210,27 +180,12 @@ class ServeTest(ServedCase):
                 begin = time.monotonic()
                 self.assertEqual(self.served.call("GET", "/health")[0], 200)
                 answers.append(time.monotonic() - begin)
+        took_s = time.monotonic() - begun
         for post in posts:
             status, answer = post.result()
             self.assertEqual(status, 400)
             self.assertIn("expected less than 4096", answer["error"]["message"])
-        self.assertLess(sorted(answers)[len(answers) // 2], 0.1)  # the machine itself may be slow now and then
-
-    def test_while_generation_is_paused_requests_are_held_and_health_is_green(self):
-        running = self.in_background(1)
-        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
-        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 400)
-        self.served.post("/pause_generation", {"mode": "retract"})
-        self.assertEqual(self.served.load()["num_running_reqs"], 0)
-        held = self.in_background(1)
-        self.served.wait_until(lambda load: load["num_waiting_reqs"] == 2)
-        self.assertEqual(self.served.call("GET", "/health_generate")[0], 200)
-        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)  # slime waits for that, while new requests come
-        self.served.post("/continue_generation")
-        for answer in running + held:  # the first one began anew, unseen
-            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
-        self.assertEqual(running[0].result()["output_ids"], held[0].result()["output_ids"])
-        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)
+        self.assertLess(sorted(answers)[len(answers) // 2], took_s / 10)  # whatever the machine's own speed
 
     @contextlib.contextmanager
     def slow_client(self, served):
@@ -250,7 +205,7 @@ class ServeTest(ServedCase):
             served.process.terminate()
             time.sleep(1)
             self.assertIsNone(served.process.poll())
-            client.settimeout(30)
+            client.settimeout(PATIENCE_S)
             answer = client.makefile("rb").read()
         head, _, answer = answer.partition(b"\r\n\r\n")
         self.assertIn(b"Content-Length: %d\r\n" % len(answer), head + b"\r\n")
@@ -264,7 +219,7 @@ class ServeTest(ServedCase):
             served.post("/pause_generation")
             connection = served.connect()
             self.addCleanup(connection.close)
-            connection.timeout = 20
+            connection.timeout = PATIENCE_S
             connection.request("GET", "/health")
             connection.getresponse().read()
             served.process.terminate()
@@ -337,7 +292,11 @@ class ServeTest(ServedCase):
             ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens is 0: expected"),
             ({"input_ids": [1], "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty is 0.5: expected 0"),
             ({"input_ids": [1], "sampling_params": {"regex": "a*"}}, "regex is not supported"),
-            ({"input_ids": [1], "sampling_params": {"temprature": 0}}, "sampling_params has \"temprature\": expected max_new_tokens, "),
+            ({"input_ids": [1], "sampling_params": {"temprature": 0}}, "or sampling_seed; did you mean temperature?"),
+            ({"input_ids": [1], "sampling_params": {"min_new_tokens": 5, "max_new_tokens": 1}}, "min_new_tokens is 5: expected at most max_new_tokens, which is 1"),
+            ({"input_ids": [1], "regex": "[0-9]"}, "regex is not supported"),
+            ({"input_ids": [1], "length_penalty": 2}, "length_penalty is 2: expected 1"),
+            ({"input_ids": [1], "logit_bias": {"5": 1}}, "logit_bias is object: expected {}"),
             ({"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "sampling_params has \"max_tokens\": expected max_new_tokens, "),
             ({"input_ids": [1], "image_data": ["x"]}, "image_data is not supported"),
             ({"input_ids": [1], "return_hidden_states": True}, "return_hidden_states is not supported"),
@@ -366,6 +325,9 @@ class ServeTest(ServedCase):
             ("/abort_request", {}, "neither rid nor abort_all"),
             ("/abort_request", {"rid": [1]}, "rid is array: expected text"),
             ("/abort_request", {"abort_all": 1}, "abort_all is 1: expected true or false"),
+            ("/abort_request", {"rid": "a", "abort_al": True}, "field \"abort_al\" is not known: did you mean abort_all?"),
+            ("/pause_generation", {"mod": "retract"}, "field \"mod\" is not known: did you mean mode?"),
+            ("/workers", {"url": "http://a:1", "kidn": "vllm"}, "field \"kidn\" is not known: did you mean kind?"),
             ("/abort_request", "{", "body:1:2"),
             ("/pause_generation", {"mode": "x"}, "mode is \"x\": expected abort, retract or in_place"),
             ("/pause_generation", "[", "body:1: expected a JSON object, found array"),
@@ -380,7 +342,7 @@ class ServeTest(ServedCase):
 
     def test_bytes_that_are_no_request_end_their_connection_alone(self):
         for garbage in [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"POST /generate HTTP/1.1\r\nContent-Length: -1\r\n\r\n"]:
-            with socket.create_connection(("127.0.0.1", self.served.port), timeout=30) as connection:
+            with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_S) as connection:
                 with contextlib.suppress(ConnectionError, OSError):  # the server may end it while this writes
                     connection.sendall(garbage)
                     connection.shutdown(socket.SHUT_WR)
@@ -404,9 +366,58 @@ class ServeTest(ServedCase):
         self.assertEqual(lengths, [2, 3])
 
 
+class RunningTest(ServedCase):
+    """What happens to requests that run."""
+    is_wide = True
+
+    def in_background(self, count, params, **fields):
+        pool = concurrent.futures.ThreadPoolExecutor(count)
+        self.addCleanup(pool.shutdown)
+        body = {"sampling_params": {**params, "sampling_seed": 5}, **fields}
+        return [pool.submit(self.served.generate, [2, 3, 4, 5 + i], **body) for i in range(count)]
+
+    def test_an_abort_answers_with_partial_tokens_and_leaves_others_alone(self):
+        mine, other = self.in_background(3, ENDLESS, rid="mine"), self.in_background(1, ENDLESS, rid="other")
+        self.served.wait_until(lambda load: load["num_running_reqs"] == 4)
+        self.served.post("/abort_request", {"rid": "mine"})
+        aborted = [answer.result() for answer in mine]
+        self.assertEqual({answer["meta_info"]["finish_reason"]["type"] for answer in aborted}, {"abort"})
+        self.assertFalse(other[0].done())
+        self.assertEqual(self.served.post("/abort_request", {"abort_all": True})["aborted"], 1)
+        self.assertEqual(other[0].result()["meta_info"]["finish_reason"]["type"], "abort")
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+
+    def test_a_client_that_goes_away_ends_its_request(self):
+        body = json.dumps({"input_ids": [2, 3, 4], "sampling_params": ENDLESS})
+        ended = lambda: self.served.call("GET", "/seer/v1/status")[1]["responses"]
+        before = ended()
+        for _ in range(20):
+            connection = self.served.connect()
+            connection.request("POST", "/generate", body)
+            connection.close()
+        self.served.wait_until(lambda load: ended()["abort"] == before["abort"] + 20)
+        self.assertEqual({**ended(), "abort": 0}, {**before, "abort": 0})
+
+    def test_while_generation_is_paused_requests_are_held_and_health_is_green(self):
+        running = self.in_background(1, LONG)
+        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 400)
+        self.served.post("/pause_generation", {"mode": "retract"})
+        self.assertEqual(self.served.load()["num_running_reqs"], 0)
+        held = self.in_background(1, LONG)
+        self.served.wait_until(lambda load: load["num_waiting_reqs"] == 2)
+        self.assertEqual(self.served.call("GET", "/health_generate")[0], 200)
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)  # slime waits for that, while new requests come
+        self.served.post("/continue_generation")
+        for answer in running + held:  # the first one began anew, unseen
+            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
+        self.assertEqual(running[0].result()["output_ids"], held[0].result()["output_ids"])
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)
+
+
 class WeightsTest(unittest.TestCase):
     def setUp(self):
-        self.served = Served()
+        self.served = Served(*wide())
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.addCleanup(self.served.stop)
@@ -422,15 +433,16 @@ class WeightsTest(unittest.TestCase):
             self.assertEqual((found["urls"], [worker["url"] for worker in found["workers"]], found["total"]), ([f"http://{host}"], [f"http://{host}"], 1))
         self.assertIn(s.call("POST", "/workers", {"url": f"http://127.0.0.1:{s.port}", "worker_type": "regular"})[0], (200, 202))
         self.assertEqual([w["url"] for w in s.call("GET", "/workers")[1]["workers"]], [f"http://127.0.0.1:{s.port}"])
+        self.assertEqual(s.call("DELETE", "/workers/worker-9")[0], 404)
         params = {"max_new_tokens": 30, "temperature": 0}
         for step in range(1, 4):
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 done = list(pool.map(lambda i: s.generate([2, 3, 4], sampling_params={**params, "sampling_seed": i}), range(8)))
-                long = pool.submit(s.generate, [2, 3], sampling_params=LONG)
-                s.wait_until(lambda load: load["num_running_reqs"] > 0 or long.done())
+                long = pool.submit(s.generate, [2, 3], sampling_params=ENDLESS)
+                s.until_running([long])
                 s.post("/abort_request", {"abort_all": True})
                 s.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
-                self.assertIn(long.result()["meta_info"]["finish_reason"]["type"], ("abort", "length"))
+                self.assertEqual(long.result()["meta_info"]["finish_reason"]["type"], "abort")
             self.assertEqual({r["meta_info"]["weight_version"] for r in done}, {str(step)})
             s.post("/pause_generation", {})
             self.assertEqual(s.call("GET", "/flush_cache")[0], 200)
@@ -462,7 +474,10 @@ class WeightsTest(unittest.TestCase):
                                ({"model_path": MODEL, "weight_version": -1}, "weight_version is -1: expected a number up to"),
                                ({"model_path": MODEL, "weight_version": "9" * 20}, "expected a number up to"),
                                ({"model_path": MODEL, "weight_version": "v" * 300}, "a name of at most 256 bytes"),
-                               ({"model_path": MODEL, "weight_version": 1.5}, "weight_version is 1.5: expected text"),
+                               ({"model_path": MODEL, "weight_version": 1.5}, "weight_version is 1.5: expected text or an integer"),
+                               ({"model_path": MODEL, "weight_verison": 7}, "field \"weight_verison\" is not known: did you mean weight_version?"),
+                               ({"model_path": MODEL, "mod": "retract"}, "field \"mod\" is not known: did you mean mode?"),
+                               ({"model_path": MODEL, "weight_version": ""}, "weight_version is empty: expected a number or a name"),
                                ("{", "body:1:2"), ({"model_path": MODEL, "weight_version": 0}, "expected one above 1"),
                                ({"model_path": MODEL, "weight_version": 1}, "expected one above 1")]:
             with self.subTest(body=body):
@@ -471,6 +486,25 @@ class WeightsTest(unittest.TestCase):
                 self.assertIn(sentence, answer["message"])
         self.assertEqual(s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})["output_ids"], before["output_ids"])
         self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+
+    def test_an_update_may_have_all_fields_of_sglang(self):
+        served = Served()
+        try:
+            others = {"load_format": "auto", "is_async": False, "torch_empty_cache": True, "keep_pause": False, "recapture_cuda_graph": False, "token_step": 3,
+                      "flush_cache": True, "manifest": None, "trainer": "mine"}
+            self.assertTrue(served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "5", "abort_all_requests": True, **others})["success"])
+            self.assertEqual(served.call("GET", "/get_weight_version")[1], {"weight_version": "5"})
+        finally:
+            served.stop()
+
+    def test_more_memory_than_the_machine_has_is_refused_before_anything_is_allocated(self):
+        for command, more, sentence in (("serve", ["--dram-bytes", "1024TiB"], "--dram-bytes 1125899906842624 for --nodes 1 may take 1.0 PiB of memory"),
+                                        ("serve", ["--instances", "2", "--kv-bytes", "512TiB"], "--kv-bytes 562949953421312 for --instances 2 may take 1.0 PiB"),
+                                        ("node", ["--instances", "2", "--kv-bytes", "512TiB"], "--kv-bytes 562949953421312 for --instances 2 may take 1.0 PiB")):
+            with self.subTest(command=command, more=more):
+                ended = subprocess.run([SEER, command, "--model", MODEL, "--listen", "127.0.0.1:0", *more], capture_output=True, text=True, timeout=60)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertIn(sentence, ended.stderr)
 
     def test_a_trainer_that_counts_from_one_as_slime_does_gets_the_labels_that_it_gave(self):
         s = self.served
@@ -486,11 +520,13 @@ class WeightsTest(unittest.TestCase):
         for mode, said in (("abort", {"mode": "abort"}), ("retract", {"mode": "retract"}), ("drain", {"mode": "drain"}),
                            ("abort", {"abort_all_requests": True}), ("drain", {"abort_all_requests": False})):
             with self.subTest(said=said), concurrent.futures.ThreadPoolExecutor(4) as pool:
-                answers = [pool.submit(s.generate, [2, 3, 4], sampling_params={**LONG, "sampling_seed": i}) for i in range(4)]
-                s.wait_until(lambda load: load["num_running_reqs"] == 4)
+                params = LONG if mode == "drain" else ENDLESS
+                answers = [pool.submit(s.generate, [2, 3, 4], sampling_params={**params, "sampling_seed": i}) for i in range(4)]
+                s.until_running(answers)
                 self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL, **said})["success"])
+                self.assertEqual(s.post("/abort_request", {"abort_all": True})["aborted"], 4 if mode == "retract" else 0)
                 metas = [a.result()["meta_info"] for a in answers]
-                self.assertEqual({m["finish_reason"]["type"] for m in metas}, {"abort" if mode == "abort" else "length"})
+                self.assertEqual({m["finish_reason"]["type"] for m in metas}, {"length" if mode == "drain" else "abort"})
                 self.assertEqual({m["weight_version"] for m in metas}, {str(version + (mode == "retract"))})
                 version += 1
         status, answer = s.call("POST", "/update_weights_from_disk", {"model_path": MODEL, "mode": "in_place"})
@@ -506,8 +542,9 @@ class WeightsTest(unittest.TestCase):
             new = turned_model(work)
             for mode in ("abort", "retract"):
                 with self.subTest(mode=mode):
-                    running = pool.submit(s.generate, [2, 3, 4], sampling_params={**LONG, "sampling_seed": 1})
-                    s.wait_until(lambda load: load["num_running_reqs"] == 1)
+                    version = s.call("GET", "/get_weight_version")[1]["weight_version"]
+                    running = pool.submit(s.generate, [2, 3, 4], sampling_params={**ENDLESS, "sampling_seed": 1})
+                    s.until_running([running])
                     s.post("/pause_generation", {"mode": mode})
                     held = pool.submit(s.generate, [2, 3, 4], sampling_params={"max_new_tokens": 4, "sampling_seed": 2})
                     s.wait_until(lambda load: load["num_waiting_reqs"] == (1 if mode == "abort" else 2))
@@ -516,8 +553,9 @@ class WeightsTest(unittest.TestCase):
                     s.post("/continue_generation", {})
                     meta = held.result()["meta_info"]
                     self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("length", f"after-{mode}"))
+                    self.assertEqual(s.post("/abort_request", {"abort_all": True})["aborted"], 0 if mode == "abort" else 1)
                     meta = running.result()["meta_info"]
-                    self.assertEqual(meta["finish_reason"]["type"], "abort" if mode == "abort" else "length")
+                    self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("abort", version if mode == "abort" else f"after-{mode}"))
 
     def test_updates_under_load_mix_no_versions_and_lose_nothing(self):
         s = self.served
@@ -589,10 +627,10 @@ class AccessTest(unittest.TestCase):
                 self.assertEqual(run.stderr.count("\n"), 1)
 
     def test_sigterm_lets_requests_that_run_end(self):
-        served = Served()
+        served = Served(*wide())
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(served.generate, [2, 3], sampling_params=LONG)
-            served.wait_until(lambda load: load["num_running_reqs"] == 1)
+            served.until_running([answer])
             self.assertEqual(served.stop(), 0)
             self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
-import atexit, concurrent.futures, json, os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
+import atexit, concurrent.futures, contextlib, json, os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
 
 from scripted_receiver import ScriptedReceiver, memory_with
 from served import MACHINE, MODEL, ROOT, SEER, Served, end_of, memories_of
@@ -28,6 +28,7 @@ class Machine:
     def end(self, how=signal.SIGTERM):
         """Returns its log."""
         self.process.send_signal(how)
+        self.process.send_signal(signal.SIGCONT)  # it may be held
         return end_of(self.process)
 
 
@@ -87,8 +88,17 @@ class ServeClusterTest(unittest.TestCase):
         self.pool = concurrent.futures.ThreadPoolExecutor(count)
         return [self.pool.submit(ask, i) for i in range(count)]
 
-    def until_running(self):
-        self.served.wait_until(lambda load: load["num_running_reqs"] > 4)
+    @contextlib.contextmanager
+    def held(self, name):
+        """Answers that are asked for while the machine stands still, and so some of them run. It goes on afterwards, if it is still there."""
+        process = self.machines[name].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            answers = self.ask_all()
+            self.served.wait_until(lambda load: load["num_running_reqs"] > 4)
+            yield answers
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def alone(self, model=MODEL, count=24):
         """The same from a server with instances of its own."""
@@ -104,9 +114,9 @@ class ServeClusterTest(unittest.TestCase):
         expected = self.alone()
         self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
         self.add(3)
-        answers = self.ask_all()
-        self.until_running()
-        self.machines.pop(1).end(signal.SIGKILL)
+        with self.held(1) as answers:
+            self.machines.pop(1).end(signal.SIGKILL)
+        until(lambda: (ids := [node["node"] for node in self.status()["nodes"]]) and 1 not in ids, "the cluster knows that machine 1 is gone")
         self.add(1)
         self.assertEqual([exact(a.result()) for a in answers], expected)
         self.assertEqual(self.served.stop(), 0)
@@ -242,11 +252,9 @@ class ServeClusterTest(unittest.TestCase):
 
     def kill_in_an_update(self, name, start):
         """The machine is killed while an update waits for responses to end. Returns them, and the answer to the update."""
-        answers = self.ask_all()
-        self.served.wait_until(lambda load: load["num_running_reqs"] > 4)
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with self.held(name) as answers, concurrent.futures.ThreadPoolExecutor(1) as pool:
             update = pool.submit(start)
-            until(lambda: self.is_updating() or update.done(), "the update is under way")
+            until(lambda: self.served.is_updating() or update.done(), "the update is under way")
             self.assertFalse(update.done())
             self.machines.pop(name).end(signal.SIGKILL)
             return answers, update.result()
@@ -279,14 +287,10 @@ class ServeClusterTest(unittest.TestCase):
             self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
             self.assertEqual([exact(a.result()) for a in self.ask_all()], old)
 
-    def is_updating(self):
-        return self.served.call("GET", "/seer/v1/status")[1]["is_updating"]
-
     def test_the_controller_dies_and_returns_while_requests_run(self):
         expected = self.alone()
-        answers = self.ask_all()
-        self.until_running()
-        self.controller.end(signal.SIGKILL)
+        with self.held(1) as answers:
+            self.controller.end(signal.SIGKILL)
         self.assertEqual([exact(a.result()) for a in answers], expected)
         self.controller = Machine("--instances", "0", port=self.controller_port)
         self.until_machines(2)

@@ -1,11 +1,36 @@
 """Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
-import atexit, contextlib, faulthandler, http.client, json, os, re, signal, subprocess, sys, threading, unittest
+import atexit, contextlib, faulthandler, functools, http.client, json, os, re, shutil, signal, subprocess, sys, tempfile, time, unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
 SEER = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else f"{ROOT}/build/release/bin/seer"
 MACHINE = ["--threads-per-instance", "1", "--kv-bytes", "16MiB", "--dram-bytes", "64MiB"]
-LONG = {"max_new_tokens": 1500, "ignore_eos": True}  # some hundred steps, unless it is ended
+PATIENCE_S = 60  # far longer than what is waited for, so that a machine that stands still for seconds fails no test
+
+# What must still run when a test looks. Only a server with the options of wide() has room for it. Temperature 5 makes drafts useless.
+ENDLESS = {"max_new_tokens": 30_000, "ignore_eos": True, "temperature": 5}  # half a minute: the test ends it
+LONG = {"max_new_tokens": 8000, "ignore_eos": True, "temperature": 5}  # 1.5 s: it ends by itself
+
+ENDLESS_LINE, LONG_LINE = ({"max_tokens": p["max_new_tokens"], "ignore_eos": True, "temperature": 5} for p in (ENDLESS, LONG))  # of prompt lines
+
+
+@functools.cache
+def wide_model():
+    """A copy of the shipped model, under the same name and with the same bits, for prompts and responses of 32768 tokens together."""
+    folder = tempfile.TemporaryDirectory(prefix="seer-wide-")
+    atexit.register(folder.cleanup)
+    copy = f"{folder.name}/{os.path.basename(MODEL)}"
+    shutil.copytree(MODEL, copy)
+    with open(f"{copy}/config.json", encoding="utf-8") as file:
+        config = json.load(file)
+    with open(f"{copy}/config.json", "w", encoding="utf-8") as file:
+        json.dump({**config, "max_position_embeddings": 32768}, file)
+    return copy
+
+
+def wide():
+    """Options of a server for ENDLESS and LONG requests."""
+    return ["--model", wide_model(), "--kv-bytes", "64MiB"]
 
 
 def on_alarm(*_):
@@ -82,11 +107,26 @@ class Served:
         return self.call("GET", "/v1/loads?include=core")[1]["loads"][0]
 
     def wait_until(self, what):
-        for _ in range(2000):
-            if what(self.load()):
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError(f"not so in time: {self.load()}")
+        end = time.monotonic() + PATIENCE_S
+        while not what(self.load()):
+            if time.monotonic() > end:
+                raise AssertionError(f"not so in {PATIENCE_S} s: {self.load()}")
+            time.sleep(0.01)
+
+    def until_running(self, answers):
+        """Until all of these run, or have run: they may end by themselves."""
+        # In this order none counts twice.
+        self.wait_until(lambda _: sum(answer.done() for answer in answers) + self.load()["num_running_reqs"] >= len(answers))
+
+    def is_updating(self):
+        return self.call("GET", "/seer/v1/status")[1]["is_updating"]
+
+    def made(self):
+        """Tokens that the instances have made, as they tell every second or so."""
+        return sum(instance["output_tokens"] for instance in self.call("GET", "/seer/v1/status")[1]["instances"])
+
+    def until_made(self, tokens):
+        self.wait_until(lambda _: self.made() >= tokens)
 
 
 def memories_of(served):
@@ -102,10 +142,11 @@ def memories_of(served):
 class ServedCase(unittest.TestCase):
     """A server for the tests of a class, which must end in order."""
     options = []
+    is_wide = False  # it takes ENDLESS and LONG requests
 
     @classmethod
     def setUpClass(cls):
-        cls.served = Served(*cls.options)
+        cls.served = Served(*(wide() if cls.is_wide else []), *cls.options)
 
     @classmethod
     def tearDownClass(cls):

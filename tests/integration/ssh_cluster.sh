@@ -28,10 +28,10 @@ trap finish EXIT
 fail() { echo "ssh_cluster: FAILED: $*"; exit 1; }
 # until_true SECONDS WHAT COMMAND...: fails when it took longer.
 until_true() {
-  local ticks=$(($1 * 20)) what=$2
+  local end=$((SECONDS + $1)) what=$2
   shift 2
   until "$@"; do
-    ((ticks-- > 0)) || fail "$what: $(tail -n 20 "$work"/*/sshd.log "$work/out" "$work/err" 2>/dev/null)"
+    ((SECONDS <= end)) || fail "$what: $(tail -n 20 "$work"/*/sshd.log "$work/out" "$work/err" 2>/dev/null)"
     sleep 0.05
   done
 }
@@ -98,7 +98,7 @@ Host *
   GlobalKnownHostsFile /dev/null
 EOF_CONFIG
 here() { ip netns exec "$network-net" "$@"; }
-for name in "${names[@]}" old; do until_true 20 "sshd of $name" here ssh -F "$work/ssh_config" "$name" true 2>/dev/null; done
+for name in "${names[@]}" old; do until_true 60 "sshd of $name" here ssh -F "$work/ssh_config" "$name" true 2>/dev/null; done
 
 mkdir "$work/tmp"
 export TMPDIR=$work/tmp
@@ -114,7 +114,7 @@ busy() { on "$1" 'for pid in /proc/[0-9]*; do
 idle() { [[ -z $(busy "$1") ]]; }
 nothing_left() {
   local name
-  for name in "${names[@]}"; do until_true "${1:-1}" "left on $name: $(busy "$name")" idle "$name"; done
+  for name in "${names[@]}"; do until_true 60 "left on $name: $(busy "$name")" idle "$name"; done
   [[ -z $(ls -A "$TMPDIR") ]] || fail "left in the temporary folder: $(find "$TMPDIR")"
 }
 
@@ -176,7 +176,7 @@ nothing_left
 start "$work/hosts" --logs "$work/logs"
 kill -KILL "$script_pid"
 ended 137
-for name in "${names[@]}"; do until_true 20 "left on $name after SIGKILL" idle "$name"; done
+for name in "${names[@]}"; do until_true 60 "left on $name after SIGKILL" idle "$name"; done
 rm -r "${TMPDIR:?}"/*
 
 # Another terminal ends it.
@@ -192,11 +192,11 @@ nothing_left
 # A machine that is cut off for long is reported, and ends its node by itself.
 start "$work/hosts" --logs "$work/logs"
 ip -n "$network-net" link set portc down
-until_true 40 "no word of the machine that is cut off" grep -q 'node 2 has ended, with exit code 255' "$work/err"
+until_true 60 "no word of the machine that is cut off" grep -q 'node 2 has ended, with exit code 255' "$work/err"
 kill -TERM "$script_pid"
 ended 0
 ip -n "$network-net" link set portc up
-nothing_left 60
+nothing_left
 
 # ---- The program is copied again when it differs, and only then.
 cp "$seer" "$work/seer"

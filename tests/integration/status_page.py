@@ -4,7 +4,7 @@
 usage: status_page.py SEER_PROGRAM    SEER_STATUS_PAGE_KEEP=FOLDER keeps screenshots there. Skipped where Chromium is not installed."""
 import base64, concurrent.futures, fcntl, json, os, shutil, subprocess, sys, tempfile, threading, unittest
 
-from served import LONG, MODEL, Served
+from served import MODEL, Served
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KEEP = os.environ.get("SEER_STATUS_PAGE_KEEP")
@@ -133,7 +133,7 @@ class StatusPageTest(unittest.TestCase):
 
         def client(i):
             while not stop.is_set():
-                served.generate([2, 3, 4, i], sampling_params={**LONG, "max_new_tokens": 200 + 150 * i, "n": 4})
+                served.generate([2, 3, 4, i], sampling_params={"max_new_tokens": 200 + 150 * i, "ignore_eos": True, "n": 4})
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             clients = [pool.submit(client, i) for i in range(8)]

@@ -59,7 +59,7 @@ class StatusWatchTest(unittest.TestCase):
         self.addCleanup(other.process.kill)
         with tempfile.TemporaryDirectory() as work:
             rollout = subprocess.Popen([SEER, "rollout", "--cluster", cluster, "--model", MODEL, "--prompts", PROMPTS, "--limit", "40", "--group-size", "32",
-                                        "--max-tokens", "800", "--out", f"{work}/out.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                        "--max-tokens", "3000", "--ignore-eos", "--out", f"{work}/out.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.addCleanup(rollout.kill)
             used = r"KV [1-9]\S* .?i?B of \S+ MiB, DRAM \S+ .?i?B of \S+ MiB, cold - of \d+ requests?"
             watch.until_shown(rf"^cluster at {cluster}: 2 nodes, 1 rollout\r\n", r"\r\n1 +127\.0\.0\.1:\d+ +up +1 +[1-9]", used, r"\r\nrollout \d+  \d+ of 1 280 requests, ")
@@ -72,14 +72,14 @@ class StatusWatchTest(unittest.TestCase):
         until(lambda: len(watch.look()) >= before + 2, "two more screens")
         self.assertGreater(time.monotonic() - begin, 0.9)  # one a second
         os.write(watch.master, b"\x03")
-        self.assertEqual(watch.process.wait(timeout=10), 0)
+        self.assertEqual(watch.process.wait(timeout=PATIENCE_S), 0)
         last = watch.look()[-1].replace("^C", "")  # the echo
         self.assertTrue(last.endswith("\n"), last)
         self.assertEqual(re.findall(r"\x1b[^a-zA-Z]*[a-zA-Z]", last), ["\x1b[1m", "\x1b[0m"], "no other mode of the terminal, and none that is left on")
         self.assertEqual(termios.tcgetattr(watch.slave), watch.settings)
 
         plain.send_signal(signal.SIGINT)
-        text, _ = plain.communicate(timeout=10)
+        text, _ = plain.communicate(timeout=PATIENCE_S)
         self.assertEqual(plain.returncode, 0)
         self.assertGreater(text.count(f"cluster at {cluster}: "), 2)
         self.assertNotIn("\x1b", text)  # without a terminal

@@ -5,7 +5,7 @@ import asyncio, base64, concurrent.futures, contextlib, os, socket, sys, tempfil
 
 from client import SHORT, ServedTest, is_idle, wait_until
 from client_case import Proxy
-from served import LONG, MODEL, Served
+from served import ENDLESS, MODEL, PATIENCE_S, Served
 import seer_client, seer_http, seer_slime, seer_verl, stand_ins
 from turned_model import converted_model
 
@@ -19,6 +19,8 @@ class Words:
 
 
 class SlimeTest(ServedTest):
+    is_wide = True
+
     def args(self, **fields):
         return types.SimpleNamespace(sglang_router_ip="127.0.0.1", sglang_router_port=self.served.port, n_samples_per_prompt=4,
                                      use_rollout_routing_replay=False, **fields)
@@ -49,14 +51,14 @@ class SlimeTest(ServedTest):
 
     def test_what_was_aborted_goes_on_with_what_is_left_of_its_limit(self):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(self.run_group, self.args(), self.samples(4), LONG)
+            asked = pool.submit(self.run_group, self.args(), self.samples(4), ENDLESS)
             wait_until(self.client, lambda load: load.running == 4)
             self.client.abort("s")
             group = asked.result()
         self.assertEqual({s.status.name for s in group}, {"ABORTED"})
         had = [s.response_length for s in group]
         limit = max(had) + 10
-        for sample, before in zip(self.run_group(self.args(), group, {**LONG, "max_new_tokens": limit, "min_new_tokens": limit}), had):
+        for sample, before in zip(self.run_group(self.args(), group, {**ENDLESS, "max_new_tokens": limit, "min_new_tokens": limit}), had):
             self.assertEqual((sample.status.name, sample.response_length), ("TRUNCATED", limit))
             self.assertEqual(len(sample.tokens), 3 + limit)
         again = self.samples(1, tokens=[1, 2, 3, 9], response_length=1)
@@ -81,7 +83,7 @@ class SlimeTest(ServedTest):
             self.assertIn(sentence, str(raised.exception))
 
     def test_a_server_that_is_away_for_a_minute_is_waited_for(self):
-        scale = 50  # all waits are so much shorter
+        scale = 10  # all waits are so much shorter
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         args = types.SimpleNamespace(**{**vars(self.args()), "sglang_router_port": port})
@@ -94,6 +96,8 @@ class SlimeTest(ServedTest):
 
 
 class VerlTest(ServedTest):
+    is_wide = True
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -190,7 +194,7 @@ class VerlTest(ServedTest):
         async def run():
             async with self.replica() as replica:
                 generate = replica._server_handle.generate.remote
-                long = asyncio.ensure_future(generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={**LONG, "logprobs": True}))
+                long = asyncio.ensure_future(generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={**ENDLESS, "logprobs": True}))
                 await asyncio.to_thread(wait_until, self.client, lambda load: load.running == 1)
                 await replica.abort_all_requests()
                 aborted = await long
@@ -210,7 +214,7 @@ class VerlTest(ServedTest):
                            for i in range(30)]
                 await asyncio.sleep(0)  # each has asked for its slot
                 try:
-                    await asyncio.wait_for(replica.resume_generation(), 10)
+                    await asyncio.wait_for(replica.resume_generation(), PATIENCE_S)
                 except asyncio.TimeoutError:
                     for request in waiting:
                         request.cancel()

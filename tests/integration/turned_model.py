@@ -25,10 +25,10 @@ def converted_model(folder, dtype):
     return folder
 
 
-def turned_model(folder):
-    """A copy of the shipped model in `folder`, under the same name, with the signs of one matrix turned. Returns its path."""
-    copy = os.path.join(folder, os.path.basename(os.path.realpath(MODEL)))
-    shutil.copytree(MODEL, copy)
+def turned_model(folder, model=MODEL):
+    """A copy of the model in `folder`, under the same name, with the signs of one matrix turned. Returns its path."""
+    copy = os.path.join(folder, os.path.basename(os.path.realpath(model)))
+    shutil.copytree(model, copy)
     path = os.path.join(copy, "model.safetensors")
     with open(path, "rb") as file:
         data = bytearray(file.read())

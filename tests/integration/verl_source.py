@@ -15,7 +15,7 @@ from served import MODEL, ROOT, Served
 from weights import TwoWeights
 
 RESPONSES = 16
-RESPONSE_TOKENS = 1000
+RESPONSE_TOKENS = 3000  # some seconds for all of them
 
 
 class Settings(types.SimpleNamespace):
@@ -111,9 +111,7 @@ class VerlTest(TwoWeights, unittest.IsolatedAsyncioTestCase):
     async def test_what_new_weights_interrupt_goes_on_with_them(self):
         client = llm_server.FullyAsyncLLMServerClient(self.config, self.balancer)
         running = self.generate(client, ignore_eos=True)  # long ones
-        while self.served.load()["num_running_reqs"] == 0:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)  # for some tokens; with none the response is the new weights' alone
+        await asyncio.to_thread(self.served.until_made, 1)  # with no token the response is the new weights' alone
         await self.replica.abort_all_requests()  # as CheckpointEngineManager.update_weights does
         await self.trainer.update_weights(iter(named_tensors(self.new)), global_steps=1)
         await self.replica.resume_generation()

@@ -3,7 +3,7 @@
 old ones serving on, clients that are killed while they send. usage: weights.py SEER_PROGRAM"""
 import concurrent.futures, itertools, json, os, signal, socket, struct, subprocess, sys, tempfile, textwrap, time, unittest
 
-from served import LONG, MODEL, ROOT, Served, memories_of
+from served import ENDLESS, LONG, MODEL, PATIENCE_S, ROOT, Served, memories_of, wide
 from turned_model import turned_model
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
@@ -45,7 +45,7 @@ def bits_of(served):
     return [(a["output_ids"], a["meta_info"]["output_token_logprobs"]) for a in answers], versions.pop()
 
 
-def until(is_so, what, patience_s=30):
+def until(is_so, what, patience_s=PATIENCE_S):
     end = time.monotonic() + patience_s
     while not is_so():
         if time.monotonic() > end:
@@ -72,7 +72,7 @@ class TwoWeights(unittest.TestCase):
 
 class WeightsTest(TwoWeights):
     def setUp(self):
-        self.served = Served()
+        self.served = Served(*wide())
         self.old_bits, version = bits_of(self.served)
         self.assertEqual(version, "1")
         self.assertNotEqual(self.old_bits, self.new_bits)
@@ -148,12 +148,18 @@ class WeightsTest(TwoWeights):
 
     def test_what_runs_ends_or_starts_again_as_the_mode_says(self):
         client = self.client()
-        for mode, reason, version in (("abort", "abort", "1"), ("retract", "length", "3"), ("drain", "length", "3")):
+        for mode, sampling, reason, version in (("abort", ENDLESS, "abort", "1"), ("retract", ENDLESS, "abort", "3"), ("drain", LONG, "length", "3")):
             with self.subTest(mode=mode), concurrent.futures.ThreadPoolExecutor(1) as pool:
-                answer = pool.submit(self.served.generate, [2, 3], sampling_params=LONG)
-                self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
-                client.update_weights_from_tensors(self.old, mode=mode)
-                meta = answer.result()["meta_info"]
+                answers = []
+
+                def tensors():
+                    yield from self.old[:-1]
+                    answers.append(pool.submit(self.served.generate, [2, 3], sampling_params=sampling))
+                    self.served.until_running(answers)
+                    yield self.old[-1]
+                client.update_weights_from_tensors(tensors(), mode=mode)
+                self.assertEqual(client.abort(all=True), 1 if mode == "retract" else 0)  # what was started again
+                meta = answers[0].result()["meta_info"]
                 self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), (reason, version))
 
     # ---- what is refused -------------------------------------------------------------------------------------------------------
@@ -237,7 +243,7 @@ class WeightsTest(TwoWeights):
 
     def too_large(self):
         """The answer to the head of an upload that is certainly refused."""
-        with socket.create_connection(("127.0.0.1", self.served.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_S) as connection:
             connection.sendall(f"POST {STREAM} HTTP/1.1\r\nHost: a\r\nContent-Length: {10 ** 12}\r\n\r\n".encode())
             return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
 
@@ -271,8 +277,8 @@ class WeightsTest(TwoWeights):
             yield from self.new[3:]
         self.assertEqual(client.update_weights_from_tensors(tensors()), "2")
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            running = pool.submit(self.served.generate, [2, 3], sampling_params=LONG)
-            self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+            running = pool.submit(self.served.generate, [2, 3], sampling_params=ENDLESS)
+            self.served.until_running([running])
             slow = pool.submit(client.update_weights, MODEL, mode="drain")
             until(lambda: self.too_large().startswith("HTTP/1.1 409"), "the update from the folder is under way")
             with self.assertRaises(WeightsRefused) as raised:
@@ -281,6 +287,7 @@ class WeightsTest(TwoWeights):
             status, answer = self.served.call("POST", "/update_weights_from_disk", {"model_path": MODEL})
             self.assertEqual((status, answer["message"]), (409, "another update of the weights is under way"))
             self.assertFalse(slow.done())
+            self.served.post("/abort_request", {"abort_all": True})
             self.assertEqual(running.result()["meta_info"]["weight_version"], "2")
             self.assertEqual(slow.result(), "3")
         self.assertEqual(bits_of(self.served), (self.old_bits, "3"))

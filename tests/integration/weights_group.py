@@ -11,7 +11,7 @@ if __name__ == "__main__":
     run_with("torch.distributed")
 
 from scripted_receiver import PATIENCE_S, RECEIVER, ScriptedReceiver, memory_with
-from served import LONG, ROOT, Served, memories_of
+from served import LONG, ROOT, Served, memories_of, wide
 from weights import SAMPLING, TORCH_DTYPES, TwoWeights, bits_of, file_of, until
 
 try:
@@ -32,7 +32,7 @@ def part_of(tensors, version="1", group=GROUP, **fields):
 
 class GroupCase(TwoWeights):
     def setUp(self):
-        self.served = Served()
+        self.served = Served(*wide())
         self.old_bits, _ = bits_of(self.served)
         self.pool = concurrent.futures.ThreadPoolExecutor(4)
         self.addCleanup(self.end)
@@ -126,7 +126,7 @@ class ServerTest(GroupCase):
         receiver = self.receiver()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(self.served.generate, [2, 3], sampling_params=LONG)
-            self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+            self.served.until_running([running])
             self.refused("/update_weights_from_distributed", part_of(self.new), "generation is not paused: expected /pause_generation before")
             self.assertIn("generation is not paused", receiver.line()["leave"])
             self.assertEqual(running.result()["meta_info"]["finish_reason"]["type"], "length")
@@ -196,6 +196,20 @@ class ServerTest(GroupCase):
         self.served.post("/seer/v1/weights?version=7", file_of(self.new))
         receiver.answer(line)
         self.assertEqual(bits_of(self.served), (self.new_bits, "7"))
+
+
+class OptionsTest(unittest.TestCase):
+    def test_what_is_wrong_is_said_at_the_start_with_its_option(self):
+        cases = [(["--device", "foo"], 2, "--device foo: expected a GPU, as cuda:0"), (["--timeout-s", "0"], 2, "--timeout-s 0.0: expected more than 0"),
+                 (["--token-file", "/nowhere"], 2, "--token-file /nowhere: No such file or directory")]
+        if torch is not None:
+            cases.append((["--device", "cuda:999"], 1, f"--device cuda:999: torch sees {torch.cuda.device_count()} GPUs in this process"))
+        for options, code, sentence in cases:
+            with self.subTest(sentence=sentence):
+                ran = subprocess.run([sys.executable, f"{ROOT}/deploy/client/seer_weights_group.py", "--server", "127.0.0.1:1", *options],
+                                     capture_output=True, text=True, timeout=PATIENCE_S)
+                self.assertEqual(ran.returncode, code, ran.stderr)
+                self.assertIn(f"seer_weights_group: {sentence}\n", ran.stderr)
 
 
 # ---- with tensors ----------------------------------------------------------------------------------------------------------------------
@@ -345,10 +359,10 @@ class MemberTest(GroupCase):
         self.start()
         trainer = self.joined()
         requests = [self.pool.submit(self.served.generate, [2, 3], sampling_params=LONG)]
-        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+        self.served.until_running(requests)
         self.served.post("/pause_generation", {"mode": "in_place"})
         requests.append(self.pool.submit(self.served.generate, [2, 3, 4], sampling_params=SAMPLING))
-        self.served.wait_until(lambda load: load["num_waiting_reqs"] + load["num_running_reqs"] == 2)
+        self.served.wait_until(lambda load: load["num_waiting_reqs"] + load["num_running_reqs"] == 2)  # both are held
         for bucket in buckets_of(self.new, 3):
             self.assertEqual(trainer.send(bucket, "5")[0], 200)
         self.assertEqual(self.served.call("POST", "/continue_generation")[0], 200)
@@ -437,7 +451,7 @@ class MemberTest(GroupCase):
         self.assertNextTrainerUpdates()
 
     def test_a_trainer_that_hangs_is_given_up(self):
-        self.start("--timeout-s", "10")
+        self.start("--timeout-s", "20")
         trainer = self.trainer_in_a_part()
         trainer.send_signal(signal.SIGSTOP)
         self.member.until("call_failed path=/update_weights_from_distributed")
@@ -457,12 +471,12 @@ class MemberTest(GroupCase):
         self.assertEqual(bits_of(self.served), (self.new_bits, "8"))
 
     def test_a_worker_that_hangs_is_ended(self):
-        self.start("--timeout-s", "10")
+        self.start("--timeout-s", "20")
         self.joined()
         self.served.post("/pause_generation")
         os.kill(self.member.worker(), signal.SIGSTOP)
-        self.refused("/update_weights_from_distributed", part_of(self.new), "the trainer's group was not done within 15 s")
-        self.assertIn("the trainer's group was not done within 15 s", self.assertNextTrainerUpdates())
+        self.refused("/update_weights_from_distributed", part_of(self.new), "the trainer's group was not done within 25 s")
+        self.assertIn("the trainer's group was not done within 25 s", self.assertNextTrainerUpdates())
 
     def test_a_member_killed_in_the_middle_of_an_update_changes_nothing(self):
         self.start()
