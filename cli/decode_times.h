@@ -1,6 +1,6 @@
 // DecodeTimes: how long decode steps take, by the size of the batch and its context. Filled with measured steps; between and beyond
-// them it interpolates along straight lines, since a step's time grows about linearly with both. A larger step never takes less, even where
-// other programs delayed a smaller one while it was measured. Used by cli/policy_auto. Plain data.
+// them it interpolates along straight lines, since a step's time grows about linearly with both. Within what was measured, a larger step
+// never takes less, even where other programs delayed a smaller one meanwhile. Used by cli/policy_auto. Plain data.
 #pragma once
 #include <cstdint>
 #include <map>

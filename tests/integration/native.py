@@ -8,6 +8,7 @@ from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 PATH = "/seer/v1/rollouts"
+COMPARED = 6000  # tokens of responses that go on after a restart; the server died before so many
 VARYING = ("seq", "queue_s", "run_s", "chunks", "migrations", "preemptions")  # of a line, from run to run
 
 
@@ -485,18 +486,18 @@ class JournalTest(unittest.TestCase):
             served.wait_until(lambda _: size() > before + len(body) + 4096)
             yield
 
-    def assertMakes(self, served, rollout_id, groups, *options, model=MODEL):
+    def assertMakes(self, served, rollout_id, groups, *options, model=None):
         """The rollout goes on, and what it makes begins as that which `seer rollout` makes of these groups. Returns its last line."""
         served.until_made(2000)
         self.assertEqual(served.call("DELETE", f"{PATH}/{rollout_id}?on_cancel=return_partial")[0], 200)
         *lines, done = whole(served, "GET", f"{PATH}/{rollout_id}")
-        right = rollout([json.dumps({**json.loads(line), "max_tokens": 1000}) for line in groups], *options, model=model)
+        right = rollout([json.dumps({**json.loads(line), "max_tokens": COMPARED}) for line in groups], *options, model=model or wide_model())
         self.assertEqual(sorted((r["group"], r["sample"]) for r in lines), sorted(right))
         for r in lines:
             begin = right[r["group"], r["sample"]]
             self.assertEqual([r[name] for name in ("seed", "prompt_ids", "weight_version")], [begin[name] for name in ("seed", "prompt_ids", "weight_version")])
             for name in ("output_ids", "logprobs"):
-                self.assertEqual(r[name][:1000], begin[name][:len(r[name])])
+                self.assertEqual(r[name][:COMPARED], begin[name][:len(r[name])])
         return done
 
     def resume(self, *options, model=None):
