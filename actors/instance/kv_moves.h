@@ -72,7 +72,7 @@ class KvMoves {
   /// Makes the sequence wait like those whose KV was found in the pool.
   void add_arrival(Sequence& s);
   bool has_arrivals() const { return !arrivals_.empty(); }
-  /// Whether the sequence must wait behind the first arrival, which lacks room or would with this one beside it.
+  /// True: the first arrival waits for room, or the room for both is not there. Then the sequence waits behind it.
   bool is_behind_arrivals(const Sequence& s, int64_t running) const;
   bool first_arrival_fits(int64_t running) const;
   /// While there is room, takes out the oldest arrivals that can run at once, because the device has all of their KV by now, and

@@ -42,9 +42,9 @@ struct Pass {
   int32_t split_positions = 0;            // of the longest context of these
 };
 
-/// PassLimits::row_splits with which so many sequences decode in one pass, all at the longest context, of `splits`. Where only `affordable`
-/// have memory it is those, but at least kRowSplitsLeast.
 inline constexpr int32_t kRowSplitsLeast = 8192, kRowSplitsMost = 1 << 24;
+/// A value for PassLimits::row_splits that lets all sequences decode in one pass. splits: of the longest context. affordable: how many
+/// row splits there is memory for; the value is not larger, unless that is below kRowSplitsLeast.
 int32_t row_splits_for(int64_t sequences, int64_t splits, int64_t affordable);
 
 struct PassLimits {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "gpu/cpu/cpu_engine.h"
@@ -63,6 +64,19 @@ class EngineRunner {
     auto result = std::get<StepResult>(run(StepBatch{.id = ++id_, .sequences = std::move(sequences)}));
     if (!result.status.ok()) SEER_CHECK(false, result.status.error());
     return result;
+  }
+
+  /// A step in which each sequence computes all of its tokens and gets one more. Returns what was sampled, by sequence.
+  std::vector<SampledToken> advance(std::span<TestSequence> live) {
+    std::vector<SequenceStep> steps;
+    for (TestSequence& s : live) steps.push_back(plan(s, std::ssize(s.tokens) - s.computed, 1));
+    const StepResult result = step(std::move(steps));
+    std::vector<SampledToken> sampled;
+    for (size_t i = 0; i < live.size(); ++i) {
+      sampled.push_back(result.sampled[i][0]);
+      live[i].tokens.push_back(sampled.back().token);
+    }
+    return sampled;
   }
 
   /// The next `rows` uncomputed tokens of a sequence, growing its block table; the last `sample_rows` are sampled.

@@ -30,7 +30,7 @@ struct SimtConfig {
 };
 
 std::unique_ptr<seer::cuda::Device> make_simt_device(const SimtConfig& config);
-/// From index 0 on, so many can be made.
+/// How many devices can be made; their indices begin with 0.
 int32_t simt_devices_max();
 
 /// What the launches of a kernel asked memory for since the last call, while options().count was on.

@@ -282,7 +282,7 @@ TEST_CASE("ucx transport: a fetch that waits behind others is not late while the
   OtherProcess other(owner);
   Fetcher f(owner);
   CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
-  /// Microseconds that many fetches take which have time, and one behind them. False: that was late.
+  /// Does `count` fetches with ample time, then a last one with this limit. Returns the microseconds of all, and whether the last was in time.
   const auto fetch_many = [&](size_t count, int64_t last_timeout_us) -> std::pair<int64_t, bool> {
     const auto begin = std::chrono::steady_clock::now();
     std::vector<Seen> seen(count + 1);

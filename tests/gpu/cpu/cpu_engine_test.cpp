@@ -262,14 +262,8 @@ TEST_CASE("cpu engine: a large vocabulary is sampled part by part, with the same
       EngineRunner runner = make_runner(model, {.threads = threads, .isa = isa});
       std::vector<TestSequence> live = prompts;
       for (int n = 0; n < kCount; ++n) {
-        std::vector<SequenceStep> steps;
-        for (TestSequence& s : live)
-          steps.push_back(runner.plan(s, static_cast<int64_t>(s.tokens.size()) - s.computed, 1));
-        const StepResult result = runner.step(std::move(steps));
-        for (size_t i = 0; i < live.size(); ++i) {
-          CHECK(result.sampled[i][0] == want[i].sampled[n]);
-          live[i].tokens.push_back(result.sampled[i][0].token);
-        }
+        const std::vector<SampledToken> sampled = runner.advance(live);
+        for (size_t i = 0; i < live.size(); ++i) CHECK(sampled[i] == want[i].sampled[n]);
       }
       for (size_t i = 0; i < live.size(); ++i) {  // scored, the same log-probabilities
         TestSequence scored = live[i];

@@ -182,13 +182,8 @@ TEST_CASE("cuda engine: a sequence does not notice the batch it is in, of 1 to 1
     EngineRunner runner = gpu_runner(model, CudaType::kBf16, batch);
     std::vector<TestSequence> live(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(batch));
     for (int n = 0; n < kCount; ++n) {
-      std::vector<SequenceStep> steps;
-      for (TestSequence& s : live) steps.push_back(runner.plan(s, std::ssize(s.tokens) - s.computed, 1));
-      const StepResult result = runner.step(std::move(steps));
-      for (size_t i = 0; i < batch; ++i) {
-        CHECK(result.sampled[i][0] == want[i].sampled[static_cast<size_t>(n)]);
-        live[i].tokens.push_back(result.sampled[i][0].token);
-      }
+      const std::vector<SampledToken> sampled = runner.advance(live);
+      for (size_t i = 0; i < batch; ++i) CHECK(sampled[i] == want[i].sampled[static_cast<size_t>(n)]);
     }
   }
 }
@@ -205,13 +200,7 @@ TEST_CASE("cuda engine: steps that are graphs give the bits of kernels launched 
     for (int n = 0; n < 25; ++n) {
       if (n % 4 == 0)  // batches of 1 to 7, whose contexts cross a split
         live.push_back(sequence_of(random_tokens(n == 0 ? 250 : 6 + n, 96, static_cast<uint64_t>(n)), 5, sampling_rules()[live.size()]));
-      std::vector<SequenceStep> steps;
-      for (TestSequence& s : live) steps.push_back(runner.plan(s, std::ssize(s.tokens) - s.computed, 1));
-      const StepResult result = runner.step(std::move(steps));
-      for (size_t i = 0; i < live.size(); ++i) {
-        got.push_back(result.sampled[i]);
-        live[i].tokens.push_back(result.sampled[i][0].token);
-      }
+      got.push_back(runner.advance(live));
     }
     if (graphs == 0) want = got;
     CHECK(got == want);

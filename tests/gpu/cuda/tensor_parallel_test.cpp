@@ -39,13 +39,7 @@ std::vector<std::vector<SampledToken>> run_growing_batch(EngineRunner runner) {
   std::vector<std::vector<SampledToken>> got;
   for (int n = 0; n < 20; ++n) {
     if (n % 3 == 0) live.push_back(sequence_of(random_tokens(6 + n, 96, static_cast<uint64_t>(n)), 5, kRandom));
-    std::vector<SequenceStep> steps;
-    for (TestSequence& s : live) steps.push_back(runner.plan(s, std::ssize(s.tokens) - s.computed, 1));
-    const StepResult result = runner.step(std::move(steps));
-    for (size_t i = 0; i < live.size(); ++i) {
-      got.push_back(result.sampled[i]);
-      live[i].tokens.push_back(result.sampled[i][0].token);
-    }
+    got.push_back(runner.advance(live));
   }
   return got;
 }
