@@ -14,7 +14,7 @@ import aiohttp
 import torch
 import uvloop
 
-from served import MODEL, Served
+from served import MODEL, Served, wide
 from weights import TwoWeights
 from weights_group import Member
 
@@ -61,15 +61,15 @@ class Copied(types.SimpleNamespace):
     new = copy
 
 
-def request(i, new_tokens):
-    sampling = Copied(n_samples=1, max_tokens=4096, max_new_tokens=new_tokens, greedy=True, temperature=0.0, top_p=1.0, top_k=10**8, stop_token_ids=[], stop=None,
-                      frequency_penalty=0.0, ignore_eos=False, skip_special_tokens=True)
+def request(i, new_tokens, ignore_eos):
+    sampling = Copied(n_samples=1, max_tokens=32768, max_new_tokens=new_tokens, greedy=True, temperature=0.0, top_p=1.0, top_k=10**8, stop_token_ids=[], stop=None,
+                      frequency_penalty=0.0, ignore_eos=ignore_eos, skip_special_tokens=True)
     return Copied(rid=f"{time.monotonic_ns()}-{i}", input_ids=[2, 3, 4 + i % 16, 30], gconfig=sampling, metadata={}, image_data=[], tokenizer=None, processor=None)
 
 
 class ArealTest(TwoWeights):
     def setUp(self):
-        self.served = Served("--kv-bytes", "64MiB")
+        self.served = Served(*wide())
         self.addCleanup(self.served.stop)
         member = Member(f"127.0.0.1:{self.served.port}")
         self.addCleanup(member.stop)
@@ -117,7 +117,7 @@ class ArealTest(TwoWeights):
                     return session
                 remote_inf_engine.workflow_context.get_aiohttp_session = give
                 before = self.served.made()
-                running = [asyncio.ensure_future(self.engine.agenerate(request(i, new_tokens))) for i in range(RESPONSES)]
+                running = [asyncio.ensure_future(self.engine.agenerate(request(i, new_tokens, ignore_eos=meanwhile is not None))) for i in range(RESPONSES)]
                 if meanwhile is not None:
                     # More than those of short responses before, which may be told of late.
                     await asyncio.to_thread(self.served.until_made, before + 100 * RESPONSES)
@@ -135,7 +135,7 @@ class ArealTest(TwoWeights):
                 expected = server.generate(response.input_tokens, sampling_params={"temperature": 0.0, "max_new_tokens": 60})
                 self.assertEqual(response.output_tokens, expected["output_ids"])
                 self.assertEqual(response.output_logprobs, [entry[0] for entry in expected["meta_info"]["output_token_logprobs"]])
-            for response in self.responses(3000, lambda: self.update(tensors)):
+            for response in self.responses(4000, lambda: self.update(tensors)):
                 interrupted += len(set(response.output_versions)) > 1
                 self.assertEqual(len(response.output_logprobs), len(response.output_tokens))
         self.assertGreater(interrupted, 0)
