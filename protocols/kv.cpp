@@ -115,6 +115,13 @@ PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
   return {kHi.extend(before.hi, rest.data(), rest.size()), kLo.extend(before.lo, rest.data(), rest.size())};
 }
 
+std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
+  std::vector<BlockKey> keys;
+  keys.reserve(blocks.size());
+  for (const BlockRef& block : blocks) keys.push_back(block.key);
+  return keys;
+}
+
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t kv_hash, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
   std::vector<BlockRef> chain;

@@ -45,6 +45,7 @@ struct BlockRef {
   uint32_t tokens = 0;  // 1..block_tokens
   SEER_FIELDS(BlockRef, key, tokens)
 };
+std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks);
 
 /// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial. Each is SHA-256, cut to 128
 /// bits, of the one before and the block's tokens.

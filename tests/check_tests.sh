@@ -32,7 +32,8 @@ covered_by=(
   '^cli/serve/(weights_receiver|group_calls)$'                    tests/integration/weights_group.py
   '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp
   '^actors/instance/chunk_sinks$'                                 tests/actors/instance/instance_actor_test.cpp
-  '^actors/handover$'                                             tests/actors/kv_node_actor_test.cpp
+  '^actors/(handover|kv_owners)$'                                 tests/actors/kv_node_actor_test.cpp
+  '^actors/kv_fetches$'                                           tests/actors/kv_pulls_test.cpp
   '^cli/(server_fleet|serve/routed_.*)$'                          tests/integration/router.py
   '^cli/serve/router_dialect$'                                    tests/integration/router_weights.py
   '^actors/(server_node_actor|instance/served_instance_actor)$'   tests/served/served_servers_test.cpp

@@ -213,7 +213,7 @@ void SimCluster::crash_directory(int64_t down_us) {
 
 int64_t SimCluster::fetched_blocks() {
   int64_t blocks = 0;
-  for (uint32_t n = 0; n < all_nodes(); ++n) blocks += kv_node_state(n).fetched_blocks;
+  for (uint32_t n = 0; n < all_nodes(); ++n) blocks += kv_node_state(n).pulls.fetched_blocks();
   return blocks;
 }
 
@@ -276,7 +276,7 @@ Status SimCluster::drained() {
       return fail(Code::kFull, "node ", n, " still has ", slots, " DRAM blocks after the end");
     if (const int64_t bytes = pool.tiers->cold_stats().used_bytes; bytes > 0)
       return fail(Code::kFull, "the cold tier of node ", n, " still has ", bytes, " bytes after the end");
-    if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() + pool.moves.size() > 0)
+    if (pool.parked.size() + pool.owners.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() + pool.guests.leaving_count() > 0)
       return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls, leases or moves after the end");
   }
   if (!rt::look<KvDirectoryActor>(directory()).holders.empty())

@@ -111,11 +111,6 @@ struct Node {
   std::unique_ptr<KvTiers> tiers;
 };
 
-std::vector<BlockKey> keys_of(const std::vector<BlockRef>& chain) {
-  std::vector<BlockKey> keys;
-  for (const BlockRef& ref : chain) keys.push_back(ref.key);
-  return keys;
-}
 std::vector<BlockRef> chain_of(uint64_t request, uint32_t blocks, uint64_t version = 1) {
   std::vector<BlockRef> chain;
   for (uint32_t i = 0; i < blocks; ++i)

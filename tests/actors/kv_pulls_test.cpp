@@ -88,7 +88,7 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.opened_blocks() == Lending::kBlocks);
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
   CHECK(l.arenas[0]->taken_count() == 0);
-  CHECK(l.state(1).late_fetches.empty());
+  CHECK(l.state(1).fetches.open_count() == 0);
   const auto& holders = rt::look<KvDirectoryActor>(l.directory).holders.at(kOwner);
   CHECK(holders.size() == 1);
   CHECK(holders.contains(NodeId{1}));
@@ -129,7 +129,7 @@ TEST_CASE("kv node: blocks are neither asked of nor lent to a process without a 
     l.open();
     l.run_for(2'000);
     CHECK(l.opened_blocks() == 0);
-    CHECK(l.state(1).pulls.empty());
+    CHECK(l.state(1).pulls.size() == 0);
     CHECK(l.state(0).leases.empty());
     CHECK(l.state(0).clients.size() == 1);  // the instance
     l.unconnected.clear();
@@ -162,7 +162,7 @@ TEST_CASE("kv node: while there is no directory, an opening is answered at once 
     if (!is_asked_before) l.open();
     l.run_for(100);
     CHECK(l.opened_blocks() == 0);
-    CHECK(l.state(1).pulls.empty());
+    CHECK(l.state(1).pulls.size() == 0);
     l.change_directory(l.world.spawn<KvDirectoryActor>());
     l.open();
     l.run_for(20'000);
@@ -195,7 +195,7 @@ TEST_CASE("kv node: a lender may need longer than a directory for its answer") {
   l.open();
   l.run_for(10);
   REQUIRE(l.state(1).pulls.size() == 1);
-  rt::post(l.nodes[1], KvHolders{l.state(1).pulls.begin()->first, {{l.world.spawn<SilentNode>(), NodeId{2}, 1, ""}}});
+  rt::post(l.nodes[1], KvHolders{l.state(1).pulls.waits().begin()->first, {{l.world.spawn<SilentNode>(), NodeId{2}, 1, ""}}});
   l.run_for(9'900'000);
   CHECK(l.opened_blocks() == 99);
   l.run_for(200'000);
@@ -217,7 +217,7 @@ TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots a
   l.run_for(50'000);
   CHECK(l.arenas[1]->taken_count() == 0);
   CHECK(l.state(0).leases.empty());
-  CHECK(l.state(1).late_fetches.empty());
+  CHECK(l.state(1).fetches.open_count() == 0);
   rt::post(l.nodes[1], ReserveBlocks{{.op = 2, .owner = kOwner, .blocks = l.blocks()}, l.client.handle()});
   l.run_for(1000);
   for (const KvGrant& grant : l.last_grants()) CHECK(grant.state == GrantState::kWrite);
@@ -233,8 +233,8 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
     l.run_for(100);
     CHECK(l.opened_blocks() == 0);
     CHECK(l.arenas[1]->taken_count() == 0);
-    CHECK(l.state(1).late_fetches.empty());
-    CHECK(l.state(1).peers.empty());
+    CHECK(l.state(1).fetches.open_count() == 0);
+    CHECK(l.state(1).fetches.lender_texts().empty());
   }
 }
 
@@ -247,11 +247,11 @@ TEST_CASE("kv node: a lender that dies while there is no room for its blocks is 
   l.open();
   l.run_for(1000);
   REQUIRE(l.state(1).pulls.size() == 1);
-  REQUIRE(l.state(1).pulls.begin()->second.waits == KvNodeActor::Pull::Waits::kForRoom);
+  REQUIRE(l.state(1).pulls.waits().begin()->second == KvPulls::Waits::kForRoom);
   rt::kill(l.nodes[0]);
   l.run_for(100);
   CHECK(l.opened_blocks() == 0);
-  CHECK(l.state(1).pulls.empty());
+  CHECK(l.state(1).pulls.size() == 0);
 }
 
 TEST_CASE("kv node: when a lender dies before it has answered, the next one is asked at once, and a late answer is ignored") {
@@ -266,7 +266,7 @@ TEST_CASE("kv node: when a lender dies before it has answered, the next one is a
     if (is_dead_before) rt::kill(silent);
     l.run_for(10);
     const KvLender dead{silent, NodeId{2}, 1, ""}, alive{l.nodes[0], NodeId{0}, l.state(0).parts.epoch, l.state(0).address};
-    rt::post(l.nodes[1], KvHolders{l.state(1).pulls.begin()->first, {dead, alive}});
+    rt::post(l.nodes[1], KvHolders{l.state(1).pulls.waits().begin()->first, {dead, alive}});
     if (!is_dead_before) {
       l.run_for(1000);
       CHECK(l.opened_blocks() == 99);
@@ -274,11 +274,11 @@ TEST_CASE("kv node: when a lender dies before it has answered, the next one is a
     }
     l.run_for(50);  // the next one's blocks are on their way
     REQUIRE(l.state(1).pulls.size() == 1);
-    const uint64_t op = l.state(1).pulls.begin()->first;
+    const uint64_t op = l.state(1).pulls.waits().begin()->first;
     rt::post(l.nodes[1], KvOpened{.op = op, .lease = 9, .blocks = {{}}, .node = NodeId{2}, .epoch = 1});  // late
     l.run_for(1000);
     CHECK(l.opened_blocks() == Lending::kBlocks);
-    CHECK(l.state(1).pulls.empty());
+    CHECK(l.state(1).pulls.size() == 0);
   }
 }
 
@@ -291,7 +291,7 @@ TEST_CASE("kv node: an opening waits for blocks that another one fetches") {
   REQUIRE(l.client.all<KvOpened>().size() == 2);
   for (const KvOpened& opened : l.client.all<KvOpened>()) CHECK(opened.blocks.size() == Lending::kBlocks);
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
-  CHECK(l.state(1).pulls.empty());
+  CHECK(l.state(1).pulls.size() == 0);
 }
 
 TEST_CASE("kv node: an opening that waits for another one's blocks goes on when these do not come") {
@@ -303,7 +303,7 @@ TEST_CASE("kv node: an opening that waits for another one's blocks goes on when 
   l.run_for(20'000);
   REQUIRE(l.client.all<KvOpened>().size() == 2);
   for (const KvOpened& opened : l.client.all<KvOpened>()) CHECK(opened.blocks.empty());
-  CHECK(l.state(1).pulls.empty());
+  CHECK(l.state(1).pulls.size() == 0);
 }
 
 TEST_CASE("kv node: a request's blocks that do not come are none that this node keeps") {
@@ -329,7 +329,7 @@ TEST_CASE("kv node: a lender that lends a part is asked for the rest, and drops 
   l.change_directory(l.world.spawn<SilentDirectory>());
   l.open();
   l.run_for(10);
-  const uint64_t op = l.state(1).pulls.begin()->first;
+  const uint64_t op = l.state(1).pulls.waits().begin()->first;
   rt::post(l.nodes[1], KvHolders{op, {{lender.handle(), NodeId{0}, l.state(0).parts.epoch, l.state(0).address}}});
   for (size_t first = 0; first < Lending::kBlocks; ++first) {
     CAPTURE(first);
@@ -352,7 +352,7 @@ TEST_CASE("kv node: when a lender is silent the next one is asked, and a late le
   l.change_directory(l.world.spawn<SilentDirectory>());
   l.open();
   l.run_for(10);
-  const uint64_t op = l.state(1).pulls.begin()->first;
+  const uint64_t op = l.state(1).pulls.waits().begin()->first;
   rt::post(l.nodes[1], KvHolders{op, {{silent.handle(), NodeId{2}, 1, ""}, {l.nodes[0], NodeId{0}, l.state(0).parts.epoch, l.state(0).address}}});
   l.run_for(9'900'000);
   CHECK(l.opened_blocks() == 99);
@@ -373,12 +373,12 @@ TEST_CASE("kv node: every late lease is given back, however many lenders are sil
   for (size_t i = 0; i < kPulls; ++i) {
     l.open();
     l.run_for(10);
-    const uint64_t op = l.state(1).pulls.rbegin()->first;
+    const uint64_t op = l.state(1).pulls.waits().rbegin()->first;
     ops.push_back(op);
     rt::post(l.nodes[1], KvHolders{op, {{silent.handle(), NodeId{2}, 1, ""}}});
   }
   l.run_for(11'000'000);
-  CHECK(l.state(1).pulls.empty());
+  CHECK(l.state(1).pulls.size() == 0);
   for (const uint64_t op : ops) rt::post(l.nodes[1], KvOpened{.op = op, .lease = op, .blocks = {{}}, .node = NodeId{2}, .epoch = 1});
   l.run_for(1000);
   CHECK(silent.all<KvClose>().size() == kPulls);
