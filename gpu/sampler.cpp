@@ -388,6 +388,7 @@ Status validate(const SamplingParams& params) {
     return bad("min_tokens", params.min_tokens, cat("0 (off) or a count of tokens up to max_tokens, ", params.max_tokens));
   for (int32_t id : params.stop_token_ids)
     if (id < 0) return bad("stop_token_ids", id, "token ids, none below 0");
+  if (std::ssize(params.stop) > kStopTextsMax) return bad("stop", cat("a list of ", params.stop.size()), cat("at most ", kStopTextsMax, " strings"));
   for (const std::string& text : params.stop)
     if (text.empty()) return bad("stop", "\"\"", "strings that are not empty");
   if (params.logprob_mode > LogprobMode::kKept)

@@ -88,6 +88,8 @@ float token_logprob(std::span<const float> logits, int32_t token, const Sampling
 /// Below this, but for 0, logits / temperature would overflow.
 inline constexpr float kTemperatureLeast = 1e-4f;
 
+/// Stop strings of a request. Each is looked for at every token.
+inline constexpr int64_t kStopTextsMax = 1024;
 /// kInvalidArgument with one sentence on the first field that cannot be used.
 Status validate(const SamplingParams& params);
 

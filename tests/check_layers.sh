@@ -26,7 +26,7 @@ libraries=(
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
   '^prometheus/'                        '^cli/serve/metrics\.cpp$'
-  '^(boost|openssl)/'                   '^protocols/kv\.cpp$|^cli/(base64|cluster_gate|serve/http_server)\.cpp$|^served/http_client\.cpp$|^tests/cli/cluster_gate_test\.cpp$'
+  '^(boost|openssl)/'                   '^protocols/kv\.cpp$|^cli/(base64|cluster_gate|serve/http_(server|session|head))\.(h|cpp)$|^served/http_client\.cpp$|^tests/cli/cluster_gate_test\.cpp$'
 )
 
 # The only files of the layers below cli/ that may name CAF.

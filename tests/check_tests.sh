@@ -26,6 +26,7 @@ covered_by=(
   '^cli/(seer|rollout_command|rollout_work)$'                     tests/integration/bad_input_test.cpp
   '^cli/rollout_(machines|run)$'                                  tests/integration/exactness_test.cpp
   '^cli/serve/(front|serve_command|sglang_dialect)$'              tests/integration/serve.py
+  '^cli/serve/http_(session|head)$'                               tests/cli/serve/http_server_test.cpp
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py
   '^cli/serve/weight_uploads$'                                    tests/integration/weights.py

@@ -374,6 +374,7 @@ TEST_CASE("sampler: bad parameters are refused with the field, its value and wha
   CHECK(refusal({.max_tokens = 9, .min_tokens = 10}) == "sampling: min_tokens is 10, expected 0 (off) or a count of tokens up to max_tokens, 9");
   CHECK(refusal({.min_tokens = -1}).starts_with("sampling: min_tokens is -1, expected"));
   CHECK(refusal({.stop_token_ids = {5, -2}}) == "sampling: stop_token_ids is -2, expected token ids, none below 0");
+  CHECK(refusal({.stop = std::vector<std::string>(1025, "a")}) == "sampling: stop is a list of 1025, expected at most 1024 strings");
   CHECK(refusal({.stop = {"a", ""}}) == "sampling: stop is \"\", expected strings that are not empty");
   SamplingParams params;
   params.logprob_mode = static_cast<LogprobMode>(7);
