@@ -5,7 +5,7 @@
 
 namespace seer {
 
-KvFetches::KvFetches(rt::actor_ptr<KvNodeHandle> self, KvFetchesParts parts, KvTiers& tiers)
+KvFetches::KvFetches(rt::self_of<KvNodeHandle> self, KvFetchesParts parts, KvTiers& tiers)
     : self_(self), parts_(std::move(parts)), tiers_(tiers) {}
 
 void KvFetches::watch(const KvLender& lender) {
@@ -21,10 +21,10 @@ const KvLender* KvFetches::find(NodeId node, uint64_t epoch) const {
 
 bool KvFetches::lender_down(const rt::down& message) {
   if (std::erase_if(watched_, [&](const KvLender& lender) { return rt::is_source(message, lender.handle); }) == 0) return false;
-  const auto gone = std::ranges::find_if(opened_, [&](const auto& peer) { return rt::is_source(message, peer.second.handle); });
-  if (gone != opened_.end()) {
+  const auto gone = std::ranges::find_if(peers_, [&](const auto& peer) { return rt::is_source(message, peer.second.handle); });
+  if (gone != peers_.end()) {
     parts_.transport->close_peer(gone->first, gone->second.epoch);
-    opened_.erase(gone);
+    peers_.erase(gone);
   }
   return true;
 }
@@ -32,7 +32,7 @@ bool KvFetches::lender_down(const rt::down& message) {
 /// True: blocks can be fetched from it. Opens it every time, which is cheap: the transport may have lost it meanwhile.
 bool KvFetches::open_lender(const KvLender& lender) {
   if (!parts_.transport->open_peer(lender.node, lender.epoch, lender.address).ok()) return false;
-  KvLender& known = opened_[lender.node];
+  KvLender& known = peers_[lender.node];
   if (known.handle != lender.handle)
     parts_.log.info(rt::now_us(self_), "kv_peer_opened",
                     {{"node", parts_.node}, {"peer", lender.node}, {"transport", parts_.transport->peer_info(lender.node)}});
@@ -40,9 +40,9 @@ bool KvFetches::open_lender(const KvLender& lender) {
   return true;
 }
 
-void KvFetches::start(const KvLender& from, const std::vector<Copy>& copies, KvClose close, Done done) {
+void KvFetches::start(const KvLender& from, const std::vector<Copy>& copies, KvClose close, Events events) {
   const uint64_t fetch = next_++;
-  open_.emplace(fetch, Open{from.handle, copies, std::move(close), std::move(done)});
+  running_.emplace(fetch, Running{from.handle, copies, std::move(close), std::move(events)});
   if (copies.empty()) return on_done(fetch, {});
   std::vector<Fetch> fetches;
   for (const Copy& copy : copies)
@@ -60,43 +60,45 @@ void KvFetches::start(const KvLender& from, const std::vector<Copy>& copies, KvC
 }
 
 void KvFetches::on_done(uint64_t fetch, const FetchResult& result) {
-  auto entry = open_.extract(fetch);
-  Open& open = entry.mapped();
+  auto entry = running_.extract(fetch);
+  Running& ended = entry.mapped();
   std::vector<BlockKey> here;
-  const std::vector<Copy> copies = std::exchange(open.copies, {});
+  const std::vector<Copy> copies = std::exchange(ended.copies, {});
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy& copy = copies[i];
     if (result.statuses[i].ok()) {
       if (tiers_.seal(copy.token, copy.from.crc32c).ok()) here.push_back(copy.key);
       continue;
     }
-    if (result.statuses[i].error().code == Code::kCorrupt) open.close.corrupt.push_back(copy.key);
+    if (result.statuses[i].error().code == Code::kCorrupt) ended.close.corrupt.push_back(copy.key);
     ++failures_;
     if (result.still_writing) {
       tiers_.quarantine(copy.token);
-      open.copies.push_back(copy);
+      ended.copies.push_back(copy);
     } else {
       (void)tiers_.abort(copy.token);
     }
   }
-  std::exchange(open.done, nullptr)(here, open.close);
+  const Events events = std::move(ended.events);
+  if (events.ending) events.ending(here, ended.close);
   if (result.still_writing)
-    open_.insert(std::move(entry));
+    running_.insert(std::move(entry));
   else
-    rt::tell(self_, open.lender, std::move(open.close));
+    rt::tell(self_, ended.lender, std::move(ended.close));
+  if (events.ended) events.ended(here.size());
 }
 
 /// The transport no longer touches the slots of a late fetch.
 void KvFetches::on_quiet(uint64_t fetch) {
-  auto entry = open_.extract(fetch);
-  Open& late = entry.mapped();
+  auto entry = running_.extract(fetch);
+  Running& late = entry.mapped();
   for (const Copy& copy : late.copies) (void)tiers_.abort(copy.token);
   rt::tell(self_, late.lender, std::move(late.close));
 }
 
 std::vector<std::string> KvFetches::lender_texts() const {
   std::vector<std::string> texts;
-  for (const auto& [node, lender] : opened_) texts.push_back(cat("node ", node, ": ", parts_.transport->peer_info(node)));
+  for (const auto& [node, lender] : peers_) texts.push_back(cat("node ", node, ": ", parts_.transport->peer_info(node)));
   return texts;
 }
 

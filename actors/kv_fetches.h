@@ -38,11 +38,14 @@ class KvFetches {
     uint32_t slot = kNoSlot;
     WriteToken token;
   };
-  /// The fetch has ended: these blocks are here now. May change what the lender will hear.
-  using Done = std::function<void(const std::vector<BlockKey>& here, KvClose& close)>;
+  /// Called once each when a fetch has ended, in this order: soon, or within start() if nothing could be started. `here`: blocks that came.
+  struct Events {
+    std::function<void(const std::vector<BlockKey>& here, KvClose& close)> ending = {};  // may add to what the lender will hear
+    std::function<void(size_t here)> ended = {};  // the lender was told, unless the fetch is late; may start others
+  };
 
   /// `tiers` must outlive it.
-  KvFetches(rt::actor_ptr<KvNodeHandle> self, KvFetchesParts parts, KvTiers& tiers);
+  KvFetches(rt::self_of<KvNodeHandle> self, KvFetchesParts parts, KvTiers& tiers);
 
   bool can_fetch() const { return parts_.transport != nullptr; }
   /// Blocks pass only between nodes whose processes have a connection of their own: if a third process passes messages on, its end loses
@@ -54,40 +57,40 @@ class KvFetches {
 
   /// Its death is heard of from now on, also if it is gone already.
   void watch(const KvLender& lender);
-  /// The living lender of this arena; null: none is watched.
+  /// The lender that is watched under this node and epoch; null: none.
   const KvLender* find(NodeId node, uint64_t epoch) const;
   /// True: it was a lender. The transport ends running fetches from it.
   bool lender_down(const rt::down& message);
 
-  /// Fetches the copies, seals those that came and frees the slots of the others. Calls `done` once: soon, or at once if nothing could be
-  /// started. Then `close` goes to the lender, with the blocks that are corrupt there.
-  void start(const KvLender& from, const std::vector<Copy>& copies, KvClose close, Done done);
+  /// Fetches the copies, seals those that came and frees the slots of the others. `close` goes to the lender at the end, with the blocks
+  /// that are corrupt there. REQUIRES: can_fetch(), or no copies.
+  void start(const KvLender& from, const std::vector<Copy>& copies, KvClose close, Events events);
 
-  /// Fetches that run, or that are late.
-  size_t open_count() const { return open_.size(); }
-  /// Blocks that did not come.
+  /// Fetches that go on, late ones included.
+  size_t running_count() const { return running_.size(); }
+  /// Blocks that did not arrive intact.
   int64_t failures() const { return failures_; }
   /// A text for users: how blocks arrive from each lender.
   std::vector<std::string> lender_texts() const;
 
  private:
-  struct Open {
+  struct Running {
     KvSource lender;
     std::vector<Copy> copies;  // when it is late: those that bytes may still arrive for
     KvClose close;
-    Done done;
+    Events events;
   };
 
   bool open_lender(const KvLender& lender);
   void on_done(uint64_t fetch, const FetchResult& result);
   void on_quiet(uint64_t fetch);
 
-  const rt::actor_ptr<KvNodeHandle> self_;
+  const rt::self_of<KvNodeHandle> self_;
   const KvFetchesParts parts_;
   KvTiers& tiers_;
   uint64_t next_ = 1;
-  std::map<uint64_t, Open> open_;
-  std::map<NodeId, KvLender> opened_;  // by the transport, as last opened
+  std::map<uint64_t, Running> running_;
+  std::map<NodeId, KvLender> peers_;   // that the transport has open, as last opened
   std::vector<KvLender> watched_;      // alive. Few
   int64_t failures_ = 0;
 };

@@ -14,7 +14,7 @@ constexpr int64_t kUnreachedUs = 60'000'000;  // likewise one that cannot be rea
 
 }  // namespace
 
-KvGuests::KvGuests(rt::actor_ptr<KvNodeHandle> self, KvGuestsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches)
+KvGuests::KvGuests(rt::self_of<KvNodeHandle> self, KvGuestsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches)
     : self_(self), config_(std::move(config)), tiers_(tiers), owners_(owners), fetches_(fetches) {}
 
 // ---- blocks that leave -------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ void KvGuests::move_away(const LeavingBlocks& leaving) {
   rt::tell(self_, taker_.handle, TakeBlocks{std::move(move), std::move(me)});
 }
 
-void KvGuests::close(const KvClose& close) {
+void KvGuests::end_lease(const KvClose& close) {
   const auto move = moves_.extract(close.lease);
   if (!move.empty() && close.taken.size() < move.mapped().blocks) {
     avoided_until_us_[move.mapped().to.node] = rt::now_us(self_) + kFullUs;
@@ -92,7 +92,7 @@ void KvGuests::taker_down(const rt::down& message) {
   for (const auto& [lease, move] : moves_)
     if (rt::is_source(message, move.to.handle)) unanswered.push_back(lease);
   tiers_.look_for_away_room();
-  for (const uint64_t lease : unanswered) close({lease, {}});
+  for (const uint64_t lease : unanswered) end_lease({lease, {}});
 }
 
 // ---- blocks that come --------------------------------------------------------------------------------------------------
@@ -115,11 +115,12 @@ void KvGuests::on_take(const TakeBlocks& take) {
       if (rooms[i].state == GrantState::kWrite) copies.push_back({key, move.slots[i], rooms[i].slot, rooms[i].token});
     }
   }
-  fetches_.start(take.from, copies, std::move(answer), [this](const std::vector<BlockKey>& came, KvClose& close) {
-    close.taken.insert(close.taken.end(), came.begin(), came.end());
+  const auto on_taken = [this](const std::vector<BlockKey>& here, KvClose& close) {
+    close.taken.insert(close.taken.end(), here.begin(), here.end());
     taken_blocks_ += std::ssize(close.taken);
     report_room(true);  // before the answer, which may let the other node ask the directory again
-  });
+  };
+  fetches_.start(take.from, copies, std::move(answer), {.ending = on_taken});
 }
 
 /// What this node takes from others now.

@@ -28,7 +28,7 @@ struct KvGuestsConfig {
 class KvGuests {
  public:
   /// The references must outlive it.
-  KvGuests(rt::actor_ptr<KvNodeHandle> self, KvGuestsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches);
+  KvGuests(rt::self_of<KvNodeHandle> self, KvGuestsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches);
 
   // -- blocks that leave
 
@@ -40,8 +40,8 @@ class KvGuests {
   void on_silence(uint64_t question);
   void directory_down();
   void taker_down(const rt::down& message);
-  /// Ends a lease here. If it is of blocks that leave, those taken are given up.
-  void close(const KvClose& close);
+  /// Ends a lease here, of whatever blocks. Of blocks that leave, those taken are given up.
+  void end_lease(const KvClose& close);
   /// If no node had room a while ago, asks again.
   void look_again();
   size_t leaving_count() const { return moves_.size(); }
@@ -69,7 +69,7 @@ class KvGuests {
 
   KvRoom room() const;
 
-  const rt::actor_ptr<KvNodeHandle> self_;
+  const rt::self_of<KvNodeHandle> self_;
   const KvGuestsConfig config_;
   KvTiers& tiers_;
   KvOwners& owners_;

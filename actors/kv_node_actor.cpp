@@ -19,9 +19,9 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
       config(std::move(config_in)),
       parts(std::move(parts_in)),
       handover(make_handover<KvNodeActor>(self)),
-      address(parts.transport ? parts.transport->publish(config.node, parts.epoch, parts.arena) : ""),
       tiers(make_tiers()),
-      owners(self, {config.node, {}, parts.epoch, address, config.identity}, *tiers, parts.directory),
+      address(parts.transport ? parts.transport->publish(config.node, parts.epoch, parts.arena) : ""),
+      owners(self, {config.node, {}, parts.epoch, address, config.identity}, *tiers, std::move(parts.directory)),
       fetches(self, {parts.arena, parts.transport, handover, parts.log, parts.is_connected, config.node, config.fetch_timeout_us}, *tiers),
       guests(self,
              {.me = {{}, config.node, parts.epoch, address},
@@ -183,7 +183,7 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
 void KvNodeActor::on_close(const KvClose& close) {
   leases.erase(close.lease);
   for (const BlockKey& key : close.corrupt) tiers->report_corrupt(key);
-  guests.close(close);
+  guests.end_lease(close);
 }
 
 void KvNodeActor::watch_waiting() {
@@ -221,6 +221,7 @@ void KvNodeActor::on_down(const rt::down& message) {
 void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   owners.directory_up(up.directory);
   guests.report_room(true);
+  owners.tell_all();
   pulls.directory_up();
 }
 

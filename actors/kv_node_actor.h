@@ -45,7 +45,7 @@ struct KvNodeConfig {
 struct KvNodeParts {
   std::shared_ptr<HostArena> arena;
   std::function<std::unique_ptr<ColdStore>()> open_cold;  // empty: no cold tier. Called once, when the actor starts
-  KvDirectoryHandle directory;
+  KvDirectoryHandle directory;                            // the first one; KvOwners takes it
   std::shared_ptr<KvTransport> transport;                 // null: nothing is fetched from other nodes
   uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
   EventLog log = {};
@@ -99,7 +99,6 @@ struct KvNodeActor {
   KvNodeConfig config;
   KvNodeParts parts;
   std::shared_ptr<Handover> handover;
-  std::string address;                  // of the arena, for other nodes; empty without a transport
   std::deque<Parked> parked;            // waiting for room, oldest first; for kParkedMaxUs at most
   std::vector<Client> clients;          // few
   uint64_t last_client = 0;
@@ -109,7 +108,9 @@ struct KvNodeActor {
   bool watches_waiting = false;         // a Tick looks at openings and reservations that wait
   uint64_t seen_progress = 0;           // of the tiers, at the last look
   uint64_t cold_failures = 0;           // calls of the cold store that failed
+  // In this order: each refers to some before it. Hooks of `tiers` call `guests` and `pulls`, but not while it comes or goes.
   std::unique_ptr<KvTiers> tiers;
+  std::string address;  // of the arena, for other nodes; empty without a transport
   KvOwners owners;
   KvFetches fetches;
   KvGuests guests;

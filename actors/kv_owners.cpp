@@ -6,7 +6,7 @@
 
 namespace seer {
 
-KvOwners::KvOwners(rt::actor_ptr<KvNodeHandle> self, KvNodeUp me, KvTiers& tiers, KvDirectoryHandle directory)
+KvOwners::KvOwners(rt::self_of<KvNodeHandle> self, KvNodeUp me, KvTiers& tiers, KvDirectoryHandle directory)
     : self_(self), me_(std::move(me)), tiers_(tiers), directory_(std::move(directory)) {
   announce();
 }
@@ -22,7 +22,10 @@ void KvOwners::directory_up(KvDirectoryHandle directory) {
   directory_ = std::move(directory);
   directory_gone_ = false;
   announce();
-  for (const auto& [owner, is_guest] : std::map<KvOwner, bool>(guests_.begin(), guests_.end()))  // sorted: the same run sends the same messages
+}
+
+void KvOwners::tell_all() {
+  for (const auto& [owner, is_guest] : std::map<KvOwner, bool>(kept_.begin(), kept_.end()))  // sorted: the same run sends the same messages
     tell_directory(KvHolds{me_.node, owner, is_guest});
 }
 
@@ -33,7 +36,7 @@ bool KvOwners::directory_down(const rt::down& message) {
 }
 
 void KvOwners::keep(KvOwner owner, bool guest) {
-  const auto [known, is_new] = guests_.try_emplace(owner, guest);
+  const auto [known, is_new] = kept_.try_emplace(owner, guest);
   const bool comes_home = !is_new && known->second && !guest;
   if (!is_new && !comes_home) return;
   if (comes_home) tiers_.set_urgency(owner, {});
@@ -42,7 +45,7 @@ void KvOwners::keep(KvOwner owner, bool guest) {
 }
 
 int64_t KvOwners::request_count() const {
-  return std::ranges::count_if(guests_, [](const auto& kept) { return kept.first != group_of(kept.first); });
+  return std::ranges::count_if(kept_, [](const auto& kept) { return kept.first != group_of(kept.first); });
 }
 
 void KvOwners::own(const KvOpening& what, size_t here, bool keeps) {

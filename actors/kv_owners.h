@@ -1,6 +1,6 @@
 // KvOwners: the owners of the blocks that a KV node keeps: requests, and groups, which own the blocks of their prompts. Tells the
-// directory of each, once; from then on the directory sends the owner's release here. A directory that comes anew hears of all.
-// Part of kv_node_actor. Single owner, not thread-safe.
+// directory of each, once; from then on the directory sends the owner's release here. A new directory hears of all of them. What else
+// the node tells the directory goes through here too. Part of kv_node_actor. Single owner, not thread-safe.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -15,7 +15,7 @@ namespace seer {
 class KvOwners {
  public:
   /// `me`: without its handle. `tiers` must outlive it. The directory hears of this node at once.
-  KvOwners(rt::actor_ptr<KvNodeHandle> self, KvNodeUp me, KvTiers& tiers, KvDirectoryHandle directory);
+  KvOwners(rt::self_of<KvNodeHandle> self, KvNodeUp me, KvTiers& tiers, KvDirectoryHandle directory);
 
   // -- the directory
 
@@ -25,20 +25,23 @@ class KvOwners {
   void tell_directory(Message&& message) {
     rt::tell(self_, directory_, std::forward<Message>(message));
   }
+  /// A new one: it hears of this node.
   void directory_up(KvDirectoryHandle directory);
+  /// And of all owners.
+  void tell_all();
   /// True: it was the directory.
   bool directory_down(const rt::down& message);
 
   // -- owners
 
-  bool has(KvOwner owner) const { return guests_.contains(owner); }
+  bool has(KvOwner owner) const { return kept_.contains(owner); }
   /// Its blocks came from a node whose DRAM was full, and it has not run here since. REQUIRES: has(owner).
-  bool is_guest(KvOwner owner) const { return guests_.at(owner); }
+  bool is_guest(KvOwner owner) const { return kept_.at(owner); }
   /// Reports the owner to the directory, once, and again when a guest runs here.
   void keep(KvOwner owner, bool guest = false);
-  /// Its blocks are released. False: it was not kept.
-  bool forget(KvOwner owner) { return guests_.erase(owner) > 0; }
-  size_t size() const { return guests_.size(); }
+  /// To be called when its blocks are released. False: it was not kept.
+  bool forget(KvOwner owner) { return kept_.erase(owner) > 0; }
+  size_t size() const { return kept_.size(); }
   /// Those that are requests.
   int64_t request_count() const;
 
@@ -52,12 +55,12 @@ class KvOwners {
  private:
   void announce();
 
-  const rt::actor_ptr<KvNodeHandle> self_;
+  const rt::self_of<KvNodeHandle> self_;
   const KvNodeUp me_;
   KvTiers& tiers_;
   KvDirectoryHandle directory_;
   bool directory_gone_ = false;
-  std::unordered_map<KvOwner, bool> guests_;  // all that are kept; true: as guests
+  std::unordered_map<KvOwner, bool> kept_;  // true: as guests
 };
 
 /// How many of the blocks belong to the group's prompt; those come first.

@@ -11,7 +11,7 @@ constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may 
 
 }  // namespace
 
-KvPulls::KvPulls(rt::actor_ptr<KvNodeHandle> self, KvPullsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches,
+KvPulls::KvPulls(rt::self_of<KvNodeHandle> self, KvPullsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches,
                  std::function<void(const OpenBlocks&)> answer)
     : self_(self), config_(config), tiers_(tiers), owners_(owners), fetches_(fetches), answer_(std::move(answer)) {}
 
@@ -150,11 +150,11 @@ void KvPulls::fetch_lent(uint64_t op, bool may_wait) {
   const KvOpening& what = pull.ask.what;
   bool is_room_coming = false;
   std::vector<KvFetches::Copy> copies;
-  // Reserves room here for the lent blocks [first, end) of the opening. False: no room is left.
-  const auto take = [&](size_t first, size_t end) {
-    if (first >= end) return true;
-    const std::vector<Reservation> rooms = owners_.reserve(what, first, end, false);
-    for (size_t i = first; i < end; ++i) {
+  // Reserves room here for the lent blocks [first, last) of the opening. False: no room is left.
+  const auto take = [&](size_t first, size_t last) {
+    if (first >= last) return true;
+    const std::vector<Reservation> rooms = owners_.reserve(what, first, last, false);
+    for (size_t i = first; i < last; ++i) {
       const Reservation& room = rooms[i - first];
       if (room.state == GrantState::kHere) continue;
       is_room_coming = room.state == GrantState::kLater;
@@ -163,19 +163,19 @@ void KvPulls::fetch_lent(uint64_t op, bool may_wait) {
     }
     return true;
   };
-  const size_t end = pull.here + pull.lent.blocks.size();
-  const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, end);
-  if (take(pull.here, prompt_end)) take(prompt_end, end);
+  const size_t lent_end = pull.here + pull.lent.blocks.size();
+  const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, lent_end);
+  if (take(pull.here, prompt_end)) take(prompt_end, lent_end);
   if (may_wait && copies.empty() && is_room_coming) {
     const Waits before = std::exchange(pull.waits, Waits::kForRoom);
     if (before != Waits::kForRoom) wait_for_answer(op, kAskTimeoutUs);
     return;
   }
   pull.waits = Waits::kForBytes;
-  pull.lent_end = end;
+  pull.lent_end = lent_end;
   for (const KvFetches::Copy& copy : copies) pull.fetching.push_back(copy.key);
   fetches_.start(pull.lender, copies, {std::exchange(pull.lent, {}).lease, {}},
-                 [this, op](const std::vector<BlockKey>& came, const KvClose&) { on_fetched(op, came.size()); });
+                 {.ended = [this, op](size_t here) { on_fetched(op, here); }});
 }
 
 void KvPulls::on_room() {

@@ -34,7 +34,7 @@ class KvPulls {
   };
 
   /// The references must outlive it. `answer`: answers an opening with the blocks that are here.
-  KvPulls(rt::actor_ptr<KvNodeHandle> self, KvPullsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches,
+  KvPulls(rt::self_of<KvNodeHandle> self, KvPullsConfig config, KvTiers& tiers, KvOwners& owners, KvFetches& fetches,
           std::function<void(const OpenBlocks&)> answer);
 
   /// Begins one, if blocks are missing here that are worth it; else answers the opening.
@@ -63,10 +63,10 @@ class KvPulls {
     std::vector<KvLender> sources;   // not asked yet, the next one last
     std::vector<KvLender> passed;    // have nothing of the blocks that are missing now; they may have later ones
     KvLender lender;                 // that was asked last
-    KvOpened lent;                   // by the lender, until it has come
+    KvOpened lent;                   // by the lender, until its fetch starts
     uint64_t other = 0;              // the pull that it waits for, if it waits for one
     size_t lent_end = 0;             // leading blocks that would be here with all that the lender lent
-    std::vector<BlockKey> fetching;
+    std::vector<BlockKey> fetching;  // blocks that its fetch brings; other pulls may wait for these
     int64_t until_us = 0;            // when it gives up waiting for the directory, the lender or room
     std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends; each once
   };
@@ -83,7 +83,7 @@ class KvPulls {
   void go_on(uint64_t op);
   void end(uint64_t op);
 
-  const rt::actor_ptr<KvNodeHandle> self_;
+  const rt::self_of<KvNodeHandle> self_;
   const KvPullsConfig config_;
   KvTiers& tiers_;
   KvOwners& owners_;

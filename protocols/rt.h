@@ -45,9 +45,10 @@ int64_t now_us(Self* self) {
   return std::chrono::duration_cast<std::chrono::microseconds>(self->clock().now().time_since_epoch()).count();
 }
 
-/// An actor, for parts of it that are classes of their own: to send, monitor and know the time.
+/// An actor, for parts of its state that are classes of their own: to send, monitor and know the time. Valid while the state lives, and
+/// does not keep the actor alive.
 template <class Handle>
-using actor_ptr = typename Handle::pointer;
+using self_of = typename Handle::pointer;
 
 // ---- sending -----------------------------------------------------------------------------------------------------
 template <class Self, class Dest, class Message>

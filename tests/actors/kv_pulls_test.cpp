@@ -88,7 +88,7 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.opened_blocks() == Lending::kBlocks);
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
   CHECK(l.arenas[0]->taken_count() == 0);
-  CHECK(l.state(1).fetches.open_count() == 0);
+  CHECK(l.state(1).fetches.running_count() == 0);
   const auto& holders = rt::look<KvDirectoryActor>(l.directory).holders.at(kOwner);
   CHECK(holders.size() == 1);
   CHECK(holders.contains(NodeId{1}));
@@ -189,6 +189,21 @@ TEST_CASE("kv node: a block that is corrupt at its lender is dropped there, and 
   CHECK(l.state(1).report().fetch_failures == 1);
 }
 
+TEST_CASE("kv node: a lender hears of its corrupt block before it is asked for more") {
+  Lending l(100);
+  int fetched = 0;
+  std::optional<uint32_t> corrupt;
+  l.fault = [&](const RemoteSlot& from) -> std::optional<Code> {
+    if (++fetched == 2) corrupt = from.slot;
+    return corrupt == from.slot ? std::optional(Code::kCorrupt) : std::nullopt;
+  };
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == 1);
+  CHECK(l.state(0).report().corrupt_blocks == 1);
+  CHECK(l.state(1).report().fetch_failures == 1);
+}
+
 TEST_CASE("kv node: a lender may need longer than a directory for its answer") {
   Lending l(100);
   l.change_directory(l.world.spawn<SilentDirectory>());
@@ -217,7 +232,7 @@ TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots a
   l.run_for(50'000);
   CHECK(l.arenas[1]->taken_count() == 0);
   CHECK(l.state(0).leases.empty());
-  CHECK(l.state(1).fetches.open_count() == 0);
+  CHECK(l.state(1).fetches.running_count() == 0);
   rt::post(l.nodes[1], ReserveBlocks{{.op = 2, .owner = kOwner, .blocks = l.blocks()}, l.client.handle()});
   l.run_for(1000);
   for (const KvGrant& grant : l.last_grants()) CHECK(grant.state == GrantState::kWrite);
@@ -233,7 +248,7 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
     l.run_for(100);
     CHECK(l.opened_blocks() == 0);
     CHECK(l.arenas[1]->taken_count() == 0);
-    CHECK(l.state(1).fetches.open_count() == 0);
+    CHECK(l.state(1).fetches.running_count() == 0);
     CHECK(l.state(1).fetches.lender_texts().empty());
   }
 }

@@ -11,11 +11,6 @@ namespace {
 
 constexpr double kPriorDrafts = 16;       // weight of the estimate from the row before
 constexpr int64_t kFirstScouts = 8;       // sent at once, so that a short rollout sees all shapes
-constexpr double kStepsMemory = 1024;     // a step counts 1/e after this many more steps
-constexpr double kPriorSpread = 4;        // the cost model weighs as much as steps with this sum of squares
-constexpr double kFactorMax = 1.5;        // bound on the fitted factor: measured times say little on a busy machine
-constexpr double kBaseLeast = 0.25;       // bound on the other factor, likewise, if drafts are most of the time
-constexpr double kOutlier = 2;            // a step this many times longer than expected was delayed by something else
 constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after this many more drafts
 constexpr double kMinProbabilityMax = 0.95;
 constexpr double kWaitsMemory = 256;      // a wait counts 1/e after this many more waits of its kind
@@ -127,31 +122,7 @@ double DraftBudget::acceptance(Class of, DraftShape shape, int64_t row) const {
 
 void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns) {
   const double plain_ns = step_ns_(decode);
-  if (plain_ns <= 0) return;
-  const double x = step_ns_(step) / plain_ns - 1;
-  const double y = std::min(ns / plain_ns, kOutlier * (base_factor_ + drafts_factor_ * x));
-  recent_.n += 1;
-  recent_.x += x;
-  recent_.y += y;
-  recent_.xx += x * x;
-  recent_.xy += x * y;
-}
-
-/// Fits y = base + drafts * x. Until steps differ in x, both factors are equal.
-void DraftBudget::fit_times() {
-  if (recent_.n < 2) return;
-  const Steps recent = std::exchange(recent_, {});
-  const double kept = std::exp(-recent.n / kStepsMemory);
-  steps_.n = kept * steps_.n + recent.n;
-  steps_.x = kept * steps_.x + recent.x;
-  steps_.y = kept * steps_.y + recent.y;
-  steps_.xx = kept * steps_.xx + recent.xx - recent.x * recent.x / recent.n;
-  steps_.xy = kept * steps_.xy + recent.xy - recent.x * recent.y / recent.n;
-  const double both = steps_.y / (steps_.n + steps_.x);
-  const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
-  drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
-  if (steps_.x > 0) drafts_factor_ = std::min(drafts_factor_, (steps_.y - kBaseLeast * both * steps_.n) / steps_.x);
-  base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
+  step_times_.add(plain_ns, step_ns_(step) - plain_ns, ns);
 }
 
 void DraftBudget::drafting_took(int64_t drafts, double ns) {
@@ -170,7 +141,7 @@ double DraftBudget::wait_ns(double drafts) const { return std::max(drafts * draf
 
 double DraftBudget::predict_ns(const StepShape& decode, const StepShape& step) const {
   const double plain_ns = step_ns_(decode);
-  return base_factor_ * plain_ns + drafts_factor_ * std::max(0.0, step_ns_(step) - plain_ns);
+  return step_times_.predict_ns(plain_ns, std::max(0.0, step_ns_(step) - plain_ns));
 }
 
 StepShape DraftBudget::with_drafts(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
@@ -211,7 +182,7 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
       add_new(rows);
       sum_up(rows);
     }
-  fit_times();
+  step_times_.fit();
   const double plain_ns = time_per_token(decode, sequences, choice.shape, {});
   double best_ns = (1 - config_.min_saving) * plain_ns;
   int64_t best = 0;

@@ -10,10 +10,8 @@
 // Let b_i = a_i / a_(i-1), so a_i = b_1 b_2 ... b_i. The time per token of the batch, T_SD of paper section 3.4, is
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
 // where D is how much longer the engine waits for a step with drafts than for one that could be queued ahead, at least the time to
-// make the drafts, and T the time of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
-// model of steps gives T up to two factors, fitted to measured steps (took()): one for the step without drafts, one for what
-// drafts add. The second is fitted to differences between steps that follow one another closely, because batches and the load
-// of the machine change with time. The choice is the shape and g with the least T_SD, or no drafts if the best saves less than
+// make the drafts, and T the time of the step with 1 + d_1 + ... + d_g rows of each sequence, by the cost model of steps as measured
+// steps correct it (StepTimeFit). The choice is the shape and g with the least T_SD, or no drafts if the best saves less than
 // min_saving. So trees, which gain more but have more rows, are chosen when rows cost little: in small batches and in the tail.
 //
 // A row pays if the probability p that it is accepted is worth its cost: p > (T with it - T without it) / T_SD. The
@@ -40,6 +38,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/policy/draft/step_time_fit.h"
 #include "protocols/step_cost.h"
 
 namespace seer {
@@ -137,7 +136,6 @@ class DraftBudget {
   const Rows& rows_of(Class of, DraftShape shape) const { return rows_[of][static_cast<size_t>(shape)]; }
   void add_new(Rows& rows) const;
   void sum_up(Rows& rows) const;
-  void fit_times();
   StepShape with_drafts(const StepShape& decode, const std::array<int64_t, kClasses>& sequences, DraftShape shape,
                         const Tokens& tokens) const;
   double time_per_token(const StepShape& decode, const std::array<int64_t, kClasses>& sequences, DraftShape shape,
@@ -154,13 +152,7 @@ class DraftBudget {
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
   std::array<double, 2> waited_ns_;  // before a step without, with drafts or scouts
-  /// Sums over steps. x: time that drafts add by the cost model, y: time measured, both over that of the step without drafts.
-  struct Steps {
-    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
-  };
-  Steps recent_;           // since the last choose()
-  Steps steps_;            // before that; xx and xy are sums over deviations from the mean of their choose() interval
-  double base_factor_ = 1, drafts_factor_ = 1;
+  StepTimeFit step_times_;
   double scouts_due_ = 0;
   double scout_ns_due_ = 0;  // of time that scouts may add to steps
   int64_t scouts_sent_ = 0;
