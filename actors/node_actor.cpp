@@ -369,8 +369,11 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   }
   if (update->error.empty()) update->error = error;
   if (!update->waiting.empty()) return;
-  log.info(rt::now_us(self), "weights_updated",
-           {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
+  if (update->error.empty())
+    log.info(rt::now_us(self), "weights_updated", {{"node", config.node}, {"weight_version", update->asked.what.version}});
+  else
+    log.warn(rt::now_us(self), "weights_failed",
+             {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
   const ClusterIdentity now = identity();
   const bool is_taken = now.version == update->asked.what.version;
   rt::tell(self, update->asked.reply_to,

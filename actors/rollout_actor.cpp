@@ -468,7 +468,7 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
     ++instances_lost;
     scheduler->remove_instance(lost);
     const auto chunks = std::ranges::count(open_chunks, lost, [](const auto& chunk) { return chunk.second.instance; });
-    parts.log.warn(now, "instance_lost", {{"instance", lost}, {"chunks", chunks}, {"instances_left", instances.up().size()}});
+    if (!over()) parts.log.warn(now, "instance_lost", {{"instance", lost}, {"chunks", chunks}, {"instances_left", instances.up().size()}});
   }
   place_chunks_again(lost);
 }

@@ -175,7 +175,7 @@ class PromptReader {
         if (c != '_' && c != '-') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       return letters;
     };
-    for (const char* const field : {"prompt_ids", "length_hint"})
+    for (const char* const field : {"prompt_ids", "length_hint", "seed"})
       if (plain(field) == plain(name)) return field;
     std::vector<std::string> long_names;
     for (const OptionSpec& option : options_) {

@@ -485,7 +485,7 @@ void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
 
 void NativeDialect::wait(uint64_t rollout, std::vector<ServedWork> work) {
   const ServedHead& head = rollouts_.head(rollout);
-  log_.info(steady_us(), "rollout_waits", {{"rollout_id", head.id}, {"groups", work.size()}, {"for_version", shown(head.expected_label)},
+  log_.warn(steady_us(), "rollout_waits", {{"rollout_id", head.id}, {"groups", work.size()}, {"for_version", shown(head.expected_label)},
                                            {"weight_version", front_.version_label(front_.version())}});
   for (ServedWork& group : work) {
     group.begun.clear();  // of other weights

@@ -16,6 +16,9 @@ namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 /// In sampling parameters: of the text and of its events.
+/// Fields of /generate whose misspellings are refused: without them it would answer with other tokens, or less of them.
+const std::vector<std::string> kGenerateNames{"text", "input_ids", "sampling_params", "return_logprob", "logprob_mode", "stream",
+                                              "incremental", "rid", "priority", "group_id", "group_size"};
 constexpr const char* kTextNames[] = {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "stream_interval"};
 constexpr size_t kWorkersMax = 1024;
 constexpr const char* kOwnWorker = "worker-0";  // this server in its list; those that clients add begin with 1
@@ -123,6 +126,7 @@ Result<bool> take_custom_params(Json& params) {
 Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   const ServedModel& model = front.model();
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
+  SEER_RETURN_IF_ERROR(check_spelling(body, kGenerateNames));
   Generate call;
   SEER_ASSIGN_OR_RETURN(Prompts prompts, prompts_of(body, model));
   call.is_list = prompts.is_list;

@@ -190,6 +190,7 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"top-p\": 0.5", "field \"top-p\" is not known: did you mean top_p? Rename it if it is only to be carried along"},
       {"\"Temperature\": 0.5", "field \"Temperature\" is not known: did you mean temperature? Rename it if it is only to be carried along"},
       {"\"temprature\": 0.5", "field \"temprature\" is not known: did you mean temperature? Rename it if it is only to be carried along"},
+      {"\"Seed\": 5", "field \"Seed\" is not known: did you mean seed? Rename it if it is only to be carried along"},
       {"\"lengthhint\": 5", "field \"lengthhint\" is not known: did you mean length_hint? Rename it if it is only to be carried along"},
       {"\"guided_json\": {}",
        "field guided_json is not known: output cannot be constrained; rename the field if it is only to be carried along"},

@@ -266,6 +266,7 @@ class ServeTest(ServedCase):
             ({"text": ""}, "the prompt is empty"),
             ({"text": ["1", 5]}, "text is 5: expected text"),
             ({"input_ids": [1], "sampling_params": 5}, "sampling_params is number: expected an object"),
+            ({"input_ids": [1], "sampling_param": {}}, 'field "sampling_param" is not known: did you mean sampling_params?'),
             ({"input_ids": [1], "max_new_tokens": 3}, "max_new_tokens is beside sampling_params: expected in it"),
             ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "sampling_params has 1 entries: expected 2, one for each prompt"),
             ({"input_ids": [[1], [2]], "rid": ["a"]}, "rid has 1 entries: expected 2"),
