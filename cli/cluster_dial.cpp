@@ -21,6 +21,7 @@ constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // 
 constexpr int64_t kQuickUs = 100'000;        // a machine that answers takes less
 constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
+constexpr int64_t kWatchAgainUs = 1'000'000;  // meanwhile it is asked for them so often
 
 }  // namespace
 
@@ -66,6 +67,11 @@ ClusterWatch::ClusterWatch(ClusterNet& net, ClusterHandle controller, Config con
 
 void ClusterWatch::subscribe() {
   news_.monitor(controller_);
+  watch();
+}
+
+void ClusterWatch::watch() {
+  watch_us_ = now_us();
   rt::post(controller_, WatchCluster{news_.handle()});
 }
 
@@ -78,6 +84,7 @@ void ClusterWatch::follow() {
       [&](const rt::down& message) { on_down(message); })) {
   }
   forget_unlisted();
+  if (returned_us_ != 0 && has_controller() && now_us() - watch_us_ >= kWatchAgainUs) watch();
   reach_new();
   if (now_us() >= reach_us_) reach_again();
   if (gone_us_ >= 0 && status_.ok() && now_us() >= ask_us_) look_for_controller();
