@@ -20,7 +20,7 @@ struct KvGuestsConfig {
   KvLender me;              // without its handle
   int64_t slots = 0;        // of the arena
   bool is_kv_only = false;  // as in KvNodeConfig
-  double own_share = 0.125;
+  double own_share = 0;     // likewise
   double free_share = 0;    // as in KvTiersConfig
   uint32_t tick = 0;        // kind of the Ticks that on_silence() is for
 };

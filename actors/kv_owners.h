@@ -2,7 +2,6 @@
 // directory of each, once; from then on the directory sends the owner's release here. A new directory hears of all of them. What else
 // the node tells the directory goes through here too. Part of kv_node_actor. Single owner, not thread-safe.
 #pragma once
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>

@@ -19,8 +19,8 @@ namespace seer {
 
 struct KvPullsConfig {
   NodeId node;
-  int32_t fetch_tokens_min = 64;  // as in KvNodeConfig
-  uint32_t tick = 0;              // kind of the Ticks that on_silence() is for
+  int32_t fetch_tokens_min = 0;  // as in KvNodeConfig
+  uint32_t tick = 0;             // kind of the Ticks that on_silence() is for
 };
 
 class KvPulls {

@@ -21,7 +21,9 @@ constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // 
 constexpr int64_t kQuickUs = 100'000;        // a machine that answers takes less
 constexpr int64_t kRest = 4;                 // after a try, no machine is dialed for this many times its duration
 constexpr int64_t kListedUs = 90'000'000;    // for a controller that came back to list its machines
-constexpr int64_t kWatchAgainUs = 1'000'000;  // meanwhile it is asked for them so often
+// Meanwhile it is asked for them so often: it may hear of the end of the connection before only after the new one has begun, and then
+// forgets who watches.
+constexpr int64_t kWatchAgainUs = 1'000'000;
 
 }  // namespace
 

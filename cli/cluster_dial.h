@@ -88,9 +88,8 @@ class ClusterWatch {
   rt::Inbox<ClusterSink> news_;
   std::map<NodeId, Member> members_;
   int64_t gone_us_ = -1;     // since when the controller is gone; -1: it is not
-  int64_t returned_us_ = 0;  // when it came back last. It may hear of the end of the connection before only after it was dialed again,
-                             // and then forgets who watches: so it is asked again for a while
-  int64_t watch_us_ = 0;     // when it was asked last
+  int64_t returned_us_ = 0;  // when it came back last; 0: long ago
+  int64_t watch_us_ = 0;     // when it was asked last for its machines
   int64_t ask_us_ = 0;       // from when on it may be dialed again
   int64_t reach_us_ = 0;     // likewise a machine that could not be reached
   Status status_;

@@ -6,7 +6,6 @@
 #include <array>
 #include <boost/asio/ip/address.hpp>
 #include <cctype>
-#include <charconv>
 
 #include "cli/json_lines.h"
 
@@ -91,26 +90,6 @@ std::string_view reason_of(int status) {
     case 503: return "Service Unavailable";
     default: return status < 400 ? "OK" : "Error";
   }
-}
-
-std::string decode_percent(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    const char* const digits = text.data() + i + 1;
-    if (text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      out.push_back(static_cast<char>(byte));
-      i += 2;
-    } else {
-      out.push_back(text[i]);
-    }
-  }
-  return out;
-}
-
-std::string http_error_body(std::string_view message, int status) {
-  return cat("{\"error\":{\"message\":", json_string(message), ",\"type\":\"", status < 500 ? "invalid_request_error" : "server_error",
-             "\",\"param\":null,\"code\":null}}");
 }
 
 }  // namespace seer

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
+#include <charconv>
 #include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "cli/json_lines.h"
 #include "cli/secret_file.h"
 #include "cli/serve/http_session.h"
 #include "protocols/workers.h"
@@ -117,6 +119,26 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
+
+std::string decode_percent(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      out.push_back(static_cast<char>(byte));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+std::string http_error_body(std::string_view message, int status) {
+  return cat("{\"error\":{\"message\":", json_string(message), ",\"type\":\"", status < 500 ? "invalid_request_error" : "server_error",
+             "\",\"param\":null,\"code\":null}}");
+}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpServerConfig& config) {
   auto server = std::make_unique<Server>(config);

@@ -97,11 +97,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   virtual void close_socket() = 0;
 
   void read();
-  int64_t silence_s() const;  // of what is being read
   void expect_request();
-  HttpSessions& sessions_;
 
  private:
+  int64_t silence_s() const;  // of what is being read
   void on_head(boost::system::error_code error);
   void ask_for_body();
   void read_body();
@@ -121,6 +120,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool has_body() const;
   const char* end_of_head() const { return keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"; }
 
+  HttpSessions& sessions_;
   boost::asio::steady_timer deadline_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
