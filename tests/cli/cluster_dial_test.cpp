@@ -5,9 +5,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "protocols/unique_fd.h"
 
@@ -34,7 +37,43 @@ struct SilentPort {
   UniqueFd accept() const { return UniqueFd(::accept(fd.get(), nullptr, nullptr)); }
 };
 
+/// A controller that says nothing and counts who asks to watch.
+struct CountingController {
+  using handle = ClusterHandle;
+  static constexpr const char* kActorName = "counting_controller";
+  CountingController(rt::self_ptr<CountingController>, std::shared_ptr<std::atomic<int>> watches_in) : watches(std::move(watches_in)) {}
+  handle::behavior_type make_behavior() {
+    return {[](const Tick&) {}, [](const EnterCluster&) { return ClusterEntered{}; }, [](const NodeReady&) {},
+            [](const EnterRollout&) { return RolloutEntered{}; }, [](const RolloutStarted&) {}, [this](const WatchCluster&) { ++*watches; },
+            [](const ClusterWeights&) {}, [](const WeightsUpdated&) {}, [](const DrainMachine&) { return Drained{}; },
+            [](const GetReport&) { return ClusterReport{}; }};
+  }
+  std::shared_ptr<std::atomic<int>> watches;
+};
+
 }  // namespace
+
+TEST_CASE("cluster dial: a controller that came back is asked for its machines again and again, for it may forget who watches") {
+  const auto there = *ClusterNet::create({}), here = *ClusterNet::create({});
+  const auto watches = std::make_shared<std::atomic<int>>(0), before = std::make_shared<std::atomic<int>>(0);
+  const auto returned = rt::spawn<CountingController>(there->system(), watches);
+  const auto dead = rt::spawn<CountingController>(here->system(), before);
+  const auto port = there->listen(returned, "127.0.0.1", 0);
+  REQUIRE(port.ok());
+  ClusterWatch watch(*here, dead, {.address = cat("127.0.0.1:", *port)},
+                     {.joined = [](const NodeAddress&, NodeHandle, uint32_t) { return Status(); },
+                      .left = [](const PartLost&) {},
+                      .enter_again = [](const ClusterHandle&) { return Status(); }});
+  rt::kill(dead);
+  const auto end = Clock::now() + seconds(60);
+  while (*watches < 3 && Clock::now() < end) {
+    watch.follow();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(watches->load() >= 3);
+  CHECK(before->load() <= 1);
+  rt::stop(returned);
+}
 
 TEST_CASE("cluster dial: a port that says nothing is given up after five seconds, and the sentence says so") {
   const auto net = *ClusterNet::create({});
