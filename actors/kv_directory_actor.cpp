@@ -5,6 +5,14 @@
 #include <utility>
 
 namespace seer {
+namespace {
+
+/// The machine of `before` has started its KV node again, so `before` has ended.
+bool is_restart(const KvNodeUp& before, const KvNodeUp& up) {
+  return up.epoch > before.epoch && up.epoch / kEpochsOfStart == before.epoch / kEpochsOfStart;
+}
+
+}  // namespace
 
 KvDirectoryActor::KvDirectoryActor(rt::self_ptr<KvDirectoryActor> self_in) : self(self_in) {
   rt::on_down(self, [this](const rt::down& message) { on_node_down(message); });
@@ -44,9 +52,13 @@ void KvDirectoryActor::on_node_up(const KvNodeUp& up) {
     return refuse(up, cat(who, " is refused: its epoch is ", up.epoch, ", expected at least ", newest,
                           ": a node of that name was started later"));
   if (there == nodes.end()) return admit(up);
+  if (is_restart(there->second, up)) {
+    forget(up.node);
+    return admit(up);
+  }
   const auto other = waiting.find(up.node);
-  if (other == waiting.end()) {
-    waiting.emplace(up.node, up);
+  if (other == waiting.end() || is_restart(other->second, up)) {
+    waiting[up.node] = up;
     rt::monitor(self, up.handle);
     return rt::tell_after(self, kTakeoverUs, handle{self}, up);
   }
@@ -69,17 +81,24 @@ void KvDirectoryActor::refuse(const KvNodeUp& up, const std::string& why) {
   rt::tell(self, up.handle, KvRefused{why});
 }
 
+void KvDirectoryActor::forget(NodeId node) {
+  nodes.erase(node);
+  rooms.erase(node);
+  for (auto& [owner, where] : holders) where.erase(node);
+}
+
 /// A dead node's blocks are lost; requests that need them prefill again. A restarted node comes back empty, with KvNodeUp.
 void KvDirectoryActor::on_node_down(const rt::down& message) {
   std::erase_if(waiting, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
   const auto gone = std::ranges::find_if(nodes, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
   if (gone == nodes.end()) return;
   const NodeId node = gone->first;
-  nodes.erase(gone);
   draining.erase(node);
-  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // `holders` and `rooms` have its messages already
-  rooms.erase(node);
-  for (auto& [owner, where] : holders) where.erase(node);
+  if (const auto next = waiting.extract(node); !next.empty()) {  // `holders` and `rooms` have its messages already
+    nodes.erase(node);
+    return admit(next.mapped());
+  }
+  forget(node);
 }
 
 /// Ids come from a clock that wraps around, so compare their difference.

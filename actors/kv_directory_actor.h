@@ -6,8 +6,9 @@
 // taker has the last word, so a figure that is out of date costs a message and nothing else.
 //
 // The first node sets the model, layout and protocol of all nodes; one that differs is refused with a sentence. So is a node
-// whose name is taken. A restarted node may announce itself before we hear that its old self is gone: it waits, and is refused
-// only if the old one is still alive after kTakeoverUs.
+// whose name is taken. A machine that was started again may announce its node before we hear that its old self is gone: it waits, and
+// is refused only if the old one is still alive after kTakeoverUs. A node that its machine has started again replaces the one before at
+// once; epochs tell.
 //
 // It keeps nothing on disk. After a restart the nodes fill it with the owners they keep (DirectoryUp), and the rollouts repeat
 // their releases.
@@ -58,6 +59,7 @@ struct KvDirectoryActor {
   void on_node_up(const KvNodeUp& up);
   void on_node_down(const rt::down& message);
   void admit(const KvNodeUp& up);
+  void forget(NodeId node);
   void refuse(const KvNodeUp& up, const std::string& why);
   void on_holds(const KvHolds& holds);
   void leave_draining(KvOwner owner, Holders& where);

@@ -40,7 +40,6 @@ inline constexpr uint32_t kNodeInstancesMax = 1024;
 inline InstanceId node_instance(NodeId node, uint32_t i) { return {node.value * kNodeInstancesMax + i}; }
 inline constexpr int64_t kRestartsUs = 600'000'000;  // a part that ran for so long has recovered from its last restart
 inline constexpr int64_t kMissedUs = 600'000'000;    // a machine that was lost is not waited for any longer
-inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;  // epochs for each start of a node; a restart of its pool takes one
 
 struct NodeConfig {
   NodeId node;

@@ -150,6 +150,8 @@ struct KvRefused {
 /// A KV node as the directory sees it.
 using KvMember = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<TakeBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<KvRefused>,
                            rt::rpc<GetReport, KvNodeReport>>;
+/// Epochs of one start of a machine: each restart of its KV node takes the next one.
+inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;
 /// A KV node has started or restarted. It sends KvHolds the first time it keeps a block for an owner.
 struct KvNodeUp {
   NodeId node;

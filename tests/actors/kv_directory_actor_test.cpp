@@ -203,21 +203,21 @@ TEST_CASE("directory: a node with another model, layout or protocol is refused w
 TEST_CASE("directory: a second node with the same name is refused once the first has proved alive") {
   Bench b;
   const auto twin = b.world.spawn<FakeNode>(&b.seen[3], 0u);
-  b.tell(KvNodeUp{NodeId{0}, twin, 4});
+  b.tell(KvNodeUp{NodeId{0}, twin, kEpochsOfStart});
   CHECK(b.state().nodes.at(NodeId{0}).handle == b.nodes[0]);
   CHECK(b.seen[3].refused == "");  // the first may be gone without our knowing
   b.world.run_until(b.world.now_us() + KvDirectoryActor::kTakeoverUs);
   CHECK(b.state().nodes.at(NodeId{0}).handle == b.nodes[0]);
   CHECK(b.state().waiting.empty());
   CHECK(b.seen[3].refused ==
-        "node 0 is refused: a node of that name is up in epoch 0 and alive, and this one's is 4: expected another name for "
+        "node 0 is refused: a node of that name is up in epoch 0 and alive, and this one's is 1048576: expected another name for "
         "each machine");
 }
 
 TEST_CASE("directory: a node that restarts before its death is known takes over when it is") {
   Bench b;
   const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u);
-  b.tell(KvNodeUp{NodeId{0}, again, 4});
+  b.tell(KvNodeUp{NodeId{0}, again, kEpochsOfStart});
   b.tell(KvHolds{NodeId{0}, kA});
   b.tell(KvHolds{NodeId{0}, kB});
   b.tell(KvRelease{kB});  // while it waits
@@ -228,6 +228,27 @@ TEST_CASE("directory: a node that restarts before its death is known takes over 
   CHECK(b.seen[3].refused == "");
   b.tell(KvRelease{kA});
   CHECK(b.seen[3].released == std::vector<KvOwner>{kB, kA});
+}
+
+TEST_CASE("directory: a KV node that its machine has started again replaces the one before, which is known or waits, however late that ends") {
+  Bench b;
+  const auto start = [&](uint64_t epoch) {
+    const auto node = b.world.spawn<FakeNode>(&b.seen[3], 0u);
+    b.tell(KvNodeUp{NodeId{0}, node, epoch});
+    return node;
+  };
+  b.tell(KvHolds{NodeId{0}, kA});
+  start(1);
+  const auto third = start(2);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == third);
+  CHECK(b.state().holders.at(kA).empty());
+  start(kEpochsOfStart);  // another start of the machine: it waits
+  const auto last = start(kEpochsOfStart + 1);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == third);
+  rt::kill(third);
+  b.world.run_until(b.world.now_us() + 2 * KvDirectoryActor::kTakeoverUs);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == last);
+  CHECK(b.state().waiting.empty());
 }
 
 TEST_CASE("directory: a living node in an older epoch than an earlier one of its name is refused") {
