@@ -20,6 +20,7 @@ SimCluster::SimCluster(SimClusterOptions o) : options(std::move(o)), world(optio
       [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
   slowness.resize(options.instances, 1);
   makers = make_makers();
+  if (options.joins_cluster) return;
   Status started = fleet.start_nodes(fleet_config(), makers);
   for (uint32_t n = options.nodes; started.ok() && n < all_nodes(); ++n) started = fleet.start_node(config_of(NodeId{n}), makers);
   SEER_CHECK(started.ok(), started.error());
@@ -43,6 +44,7 @@ FleetConfig SimCluster::fleet_config() const {
 
 NodeConfig SimCluster::config_of(NodeId id) const {
   NodeConfig config = node_config(fleet_config(), id);
+  for (InstanceConfig& instance : config.instances) instance.id = name_of(instance.id.value);
   if (id.value < options.nodes) return config;
   config.instances.clear();
   config.draft_server.reset();
@@ -109,7 +111,8 @@ Drafting SimCluster::make_drafting() {
 }
 
 std::shared_ptr<Engine> SimCluster::make_engine(InstanceId id) {
-  const uint64_t rank = 1 + id.value;
+  const uint32_t index = index_of(id);
+  const uint64_t rank = 1 + index;
   SimEngineConfig config;
   config.info = {.model = "sim", .vocab_size = kVocab, .context_tokens_max = 1 << 20, .eos_ids = {kEos},
                  .block_tokens = options.block_tokens, .block_bytes = block_bytes(),
@@ -127,9 +130,9 @@ std::shared_ptr<Engine> SimCluster::make_engine(InstanceId id) {
     steps_at_once_peak = std::max(steps_at_once_peak, steps);
     note_event(hash_pair(rank, hash_pair(static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.kv_tokens))));
   };
-  config.step_ns = [this, id, base = SimEngineConfig{}](const StepShape& shape) {
+  config.step_ns = [this, index, base = SimEngineConfig{}](const StepShape& shape) {
     const int64_t ns = options.step_ns ? options.step_ns(shape) : 1000 * (base.step_us_base + base.step_us_row * shape.rows);
-    return ns * slowness[id.value];
+    return ns * slowness[index];
   };
   engines_peak = std::max(engines_peak, ++engines_now);
   auto count = std::shared_ptr<void>(nullptr, [this](void*) { --engines_now; });  // lives as long as the engine
@@ -180,6 +183,7 @@ void SimCluster::start() {
   config.scheduler = options.scheduler;
   config.instances_expected = options.instances;
   config.chunk_silence_us = options.chunk_silence_us;
+  config.machines_may_join = options.machines_may_join;
   config.draft_ttl_us = kDraftTtlUs;
   fleet.start_rollout(config, {groups, pasts()}, events);
 }
@@ -197,9 +201,34 @@ std::vector<CstPast> SimCluster::pasts() const {
 void SimCluster::crash_node(uint32_t n, int64_t down_us) {
   rt::kill(node(n));
   fleet.remove_node(NodeId{n});
+  start_again(n, down_us);
+}
+
+void SimCluster::drain_node(uint32_t n, int64_t timeout_us, int64_t down_us) {
+  rt::post(node(n), DrainNode{timeout_us});
+  world.when_over(node(n), [this, n, down_us, leaving = node(n)] {
+    if (node(n) != leaving) return;  // it crashed before
+    std::vector<InstanceId> instances;
+    for (const InstanceConfig& instance : config_of(NodeId{n}).instances) instances.push_back(instance.id);
+    fleet.lose_node({NodeId{n}, std::move(instances), {}});
+    start_again(n, down_us);
+  });
+}
+
+void SimCluster::start_again(uint32_t n, int64_t down_us) {
   world.after(down_us, [this, n] {
     (void)fleet.start_node(config_of(NodeId{n}), makers);  // one that cannot start stays down
   });
+}
+
+void SimCluster::cancel(RequestId request) {
+  cancelled.insert(request);
+  rt::post(fleet.rollout(), CancelRequest{request});
+}
+
+void SimCluster::cancel(GroupId group) {
+  for (uint32_t sample = 0; sample < groups[group.index].samples; ++sample) cancelled.insert({group, sample});
+  rt::post(fleet.rollout(), CancelGroup{group});
 }
 
 void SimCluster::crash_directory(int64_t down_us) {
@@ -245,15 +274,22 @@ Status SimCluster::exact() const {
   std::set<RequestId> answered;
   for (const Response& r : seen.responses) {
     if (!answered.insert(r.request).second) return fail(Code::kCorrupt, "request ", r.request, " was answered twice");
-    const OutputTokens right = answer(r.request);
-    if (r.output.ids != right.ids) return fail(Code::kCorrupt, "request ", r.request, " has wrong tokens");
-    if (r.output.logprobs != right.logprobs)
-      return fail(Code::kCorrupt, "request ", r.request, " has wrong log-probabilities: its KV was not right");
-    if (r.finish != FinishReason::kStop && std::ssize(r.output.ids) < options.length_max)
-      return fail(Code::kCorrupt, "request ", r.request, " ended by ", to_string(r.finish));
+    SEER_RETURN_IF_ERROR(check(r));
   }
   if (answered.size() < requests)
     return fail(Code::kCorrupt, requests - answered.size(), " of ", requests, " requests were not answered");
+  return {};
+}
+
+Status SimCluster::check(const Response& r) const {
+  OutputTokens right = answer(r.request);
+  const bool was_cut = r.finish == FinishReason::kAborted && cancelled.contains(r.request) && r.output.size() <= right.size();
+  if (was_cut) right.cut(r.output.size());
+  if (r.output.ids != right.ids) return fail(Code::kCorrupt, "request ", r.request, " has wrong tokens");
+  if (r.output.logprobs != right.logprobs)
+    return fail(Code::kCorrupt, "request ", r.request, " has wrong log-probabilities: its KV was not right");
+  if (r.finish != FinishReason::kStop && !was_cut && std::ssize(r.output.ids) < options.length_max)
+    return fail(Code::kCorrupt, "request ", r.request, " ended by ", to_string(r.finish));
   return {};
 }
 

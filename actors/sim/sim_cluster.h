@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -58,6 +59,7 @@ struct SimClusterOptions {
   double alike_share = 0;        // share of tokens that all responses of a group have in common, at the same index
   bool draft_trees = false;      // draft trees too; only engines with KV bytes
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
+  bool machines_may_join = false;          // see RolloutConfig
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: SimEngine's default
   SimColdFaults cold_faults = {};
   bool has_links = false;                  // messages and transfers between machines go over a network with these faults
@@ -69,6 +71,7 @@ struct SimClusterOptions {
   std::function<Status(NodeId)> arena_fault = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
   EventLog log = {};
+  bool joins_cluster = false;              // nodes are started elsewhere, and join as those of a cluster: `fleet` has none at first
   std::shared_ptr<ModelLoader> loader = {};  // null: machines take no weights from a server
 };
 
@@ -95,15 +98,21 @@ struct SimCluster {
   /// Runs for `us` more.
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
 
+  /// Of the i-th instance. It is on node i % nodes.
+  InstanceId name_of(uint32_t i) const { return options.joins_cluster ? node_instance(NodeId{i % options.nodes}, i / options.nodes) : InstanceId{i}; }
+  uint32_t index_of(InstanceId id) const {
+    return options.joins_cluster ? id.value / kNodeInstancesMax + id.value % kNodeInstancesMax * options.nodes : id.value;
+  }
+
   // The parts, as they are now. REQUIRES: the world has run.
   NodeHandle node(uint32_t n = 0) const { return fleet.node(NodeId{n}); }
   NodeActor& node_state(uint32_t n = 0) { return rt::look<NodeActor>(node(n)); }
   const KvDirectoryHandle& directory() const { return fleet.directory(); }
-  InstanceHandle instance(uint32_t id) { return node_state(id % options.nodes).instances.at(InstanceId{id}).handle; }
-  InstanceActor& instance_state(uint32_t id) { return rt::look<InstanceActor>(instance(id)); }
+  InstanceHandle instance(uint32_t i) { return node_state(i % options.nodes).instances.at(name_of(i)).handle; }
+  InstanceActor& instance_state(uint32_t i) { return rt::look<InstanceActor>(instance(i)); }
   KvNodeHandle kv_node(uint32_t n = 0) { return node_state(n).kv_node; }
   KvNodeActor& kv_node_state(uint32_t n = 0) { return rt::look<KvNodeActor>(kv_node(n)); }
-  void kill_instance(InstanceId id) { rt::kill(instance(id.value)); }
+  void kill_instance(InstanceId id) { rt::kill(instance(index_of(id))); }
   void kill_kv_node(uint32_t n = 0) { rt::kill(kv_node(n)); }
   DraftServerHandle draft_server(uint32_t n = 0) { return node_state(n).draft_server; }
   DraftServerActor& draft_server_state(uint32_t n = 0) { return rt::look<DraftServerActor>(draft_server(n)); }
@@ -111,8 +120,13 @@ struct SimCluster {
   bool is_up(uint32_t n) const { return node(n) != nullptr; }
   /// Kills the machine with all that runs there; it comes back empty after down_us. REQUIRES: it is up.
   void crash_node(uint32_t n, int64_t down_us);
+  /// Lets the machine leave (DrainNode); it comes back empty down_us after it has. REQUIRES: it is up.
+  void drain_node(uint32_t n, int64_t timeout_us, int64_t down_us);
   /// Kills the directory; after down_us another one replaces it. REQUIRES: it is up.
   void crash_directory(int64_t down_us);
+  /// Asks the rollout to end a request, or all requests of a group.
+  void cancel(RequestId request);
+  void cancel(GroupId group);
   int64_t fetched_blocks();
   /// Blocks that moved to other nodes for lack of room.
   int64_t moved_blocks();
@@ -121,8 +135,8 @@ struct SimCluster {
   OutputTokens answer(RequestId id) const { return answer(groups[id.group.index], id.sample); }
   OutputTokens answer(const GroupSpec& group, uint32_t sample, WeightVersion version = WeightVersion{1}) const;
 
-  /// Checks that every request was answered exactly once, with the right tokens and log-probabilities. Errors: kUnavailable,
-  /// kCorrupt, with a sentence.
+  /// Checks that every request was answered exactly once, with the right tokens and log-probabilities; one that was cancelled may have
+  /// only the first of them. Errors: kUnavailable, kCorrupt, with a sentence.
   Status exact() const;
 
   /// Checks that every grant, lease and kept block was returned. REQUIRES: the rollout is complete, and some time has passed
@@ -149,6 +163,8 @@ struct SimCluster {
   std::shared_ptr<const NodeMakers> make_makers();
   std::shared_ptr<Engine> make_engine(InstanceId id);
   Drafting make_drafting();
+  Status check(const Response& response) const;
+  void start_again(uint32_t n, int64_t down_us);
 
   SimClusterOptions options;
   std::vector<GroupSpec> groups;
@@ -158,6 +174,7 @@ struct SimCluster {
     uint64_t group;
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
+  std::set<RequestId> cancelled;
   bool directory_is_up = true;
   std::vector<int64_t> slowness;               // by instance: factor on the time of its steps
   uint64_t steps_hash = 0;

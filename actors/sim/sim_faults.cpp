@@ -23,6 +23,8 @@ constexpr std::array<KindWords, kFaultKinds> kWords{{{"instance crash", "instanc
                                                  {"burst of flipped bits", "bursts of flipped bits"},
                                                  {"draft server crash", "draft server crashes"},
                                                  {"directory crash", "directory crashes"},
+                                                 {"drained machine", "drained machines"},
+                                                 {"cancel", "cancels"},
                                                  {"lost message", "lost messages"},
                                                  {"late message", "late messages"},
                                                  {"lost transfer", "lost transfers"},
@@ -81,9 +83,11 @@ class FaultSource {
 
  private:
   bool strike(SimCluster& cluster, FaultKind kind, uint32_t instance, uint32_t node) {
-    const bool has_pool = cluster.options.dram_blocks > 0;
+    // What crashed a moment ago, or while its machine leaves, is not there.
+    const bool has_pool = cluster.options.dram_blocks > 0 && cluster.kv_node(node);
     switch (kind) {
       case FaultKind::kInstanceCrash:
+        if (!cluster.instance(instance)) return false;
         cluster.kill_instance(InstanceId{instance});
         return true;
       case FaultKind::kPoolCrash:
@@ -104,9 +108,24 @@ class FaultSource {
         if (!has_pool || !cluster.directory_is_up) return false;
         cluster.crash_directory(from(1, std::min(kDownUsMax, 4 * config_.gap_us)));
         return true;
+      case FaultKind::kDrain:
+        if (cluster.node_state(node).draining) return false;
+        cluster.drain_node(node, from(1, std::min(kDownUsMax, 8 * config_.gap_us)), from(1, std::min(kDownUsMax, 4 * config_.gap_us)));
+        return true;
+      case FaultKind::kCancel:
+        return cancel(cluster);
       default:
         return has_pool && flip_bits(*cluster.kv_node_state(node).parts.arena);
     }
+  }
+
+  bool cancel(SimCluster& cluster) {
+    const GroupSpec& group = cluster.groups[static_cast<size_t>(from(0, std::ssize(cluster.groups) - 1))];
+    if (from(0, 3) == 0)
+      cluster.cancel(group.id);
+    else
+      cluster.cancel(RequestId{group.id, static_cast<uint32_t>(from(0, group.samples - 1))});
+    return true;
   }
 
   /// Flips one bit in about half of the blocks in use. Fewer would rarely be noticed, because few blocks are read again.
@@ -142,7 +161,7 @@ class FaultSource {
   std::mt19937_64 rng_;
   bool on_ = true;
   uint64_t message_lost_, message_late_, transfer_lost_, transfer_late_, disk_error_, disk_corrupt_, disk_full_;  // of 1000
-  std::array<int64_t, 7> strikes_;  // how often each of the first kinds is drawn, relative to the others
+  std::array<int64_t, static_cast<size_t>(FaultKind::kLostMessage)> strikes_;  // how often each of the first kinds is drawn, relative to the others
   std::array<int64_t, kFaultKinds> counts_{};
 };
 
@@ -162,6 +181,7 @@ SimFaultRun run_with_faults(SimClusterOptions options, const SimFaultConfig& con
   FaultSource faults(config);
   faults.hook_into(options);
   options.restarts_max = kRestartsMax;
+  options.machines_may_join = true;
   SimCluster cluster(std::move(options));
   cluster.start();
   for (int64_t next_us = faults.next_gap_us(); next_us < config.until_us; next_us += faults.next_gap_us()) {

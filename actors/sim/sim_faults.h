@@ -2,7 +2,8 @@
 // answered exactly once with the right tokens and log-probabilities, and nothing is left in the pool. Used by
 // `seer simulate --faults` and tests/sim.
 //
-// A strike is a crash, an instance that is slow for a while, or flipped bits in DRAM; strikes come one after the other.
+// A strike is a crash, an instance that is slow for a while, flipped bits in DRAM, a machine that is drained, or requests that are
+// cancelled; strikes come one after the other.
 // Messages, transfers and disk operations each fail with a probability that the seed draws too, so that seeds differ in which
 // faults are frequent. actors/sim/sim_links.h lists which messages may be lost.
 #pragma once
@@ -23,6 +24,8 @@ enum class FaultKind : uint8_t {
   kFlippedBits,    // in DRAM blocks that are in use
   kDraftServerCrash,
   kDirectoryCrash,  // the directory comes back empty
+  kDrain,           // the machine leaves in order, and comes back empty
+  kCancel,          // of a request or a group
   kLostMessage,
   kLateMessage,
   kLostTransfer,
@@ -31,7 +34,7 @@ enum class FaultKind : uint8_t {
   kDiskError,
   kDiskFull,
 };
-inline constexpr size_t kFaultKinds = 14;
+inline constexpr size_t kFaultKinds = 16;
 const char* to_string(FaultKind kind);
 
 struct SimFaultConfig {
@@ -54,8 +57,8 @@ struct SimFaultRun {
   std::string counts_text() const;
 };
 
-/// Runs the cluster's rollout with faults. Overwrites the faults in `options` (links, transfers, disks) and the number of
-/// restarts. The same options and config give the same run.
+/// Runs the cluster's rollout with faults. Overwrites the faults in `options` (links, transfers, disks), the number of restarts, and
+/// whether machines may join. The same options and config give the same run.
 SimFaultRun run_with_faults(SimClusterOptions options, const SimFaultConfig& config);
 
 }  // namespace seer

@@ -46,6 +46,12 @@ class SimWorld {
     return handle;
   }
 
+  /// Calls `then` when the actor has ended.
+  template <class Handle>
+  void when_over(const Handle& watched, std::function<void()> then) {
+    spawn<EndWatcher>(caf::actor_cast<caf::strong_actor_ptr>(watched), std::move(then));
+  }
+
   /// Runs `work` after a virtual delay: the timer of simulated engines, stores and transports. At equal times, timers of lower
   /// rank come first, then those set first, and then timers of the actors.
   void after_ns(int64_t delay_ns, std::function<void()> work, uint64_t rank = 0) {
@@ -93,6 +99,15 @@ class SimWorld {
       set("scheduler.policy", caf::atom("testing"));
       set("logger.console", caf::atom("none"));
     }
+  };
+  struct EndWatcher {
+    using handle = rt::iface<rt::oneway<Tick>>;
+    static constexpr const char* kActorName = "end_watcher";
+    EndWatcher(rt::self_ptr<EndWatcher> self, const caf::strong_actor_ptr& watched, std::function<void()> then) {
+      rt::on_down(self, [then = std::move(then)](const rt::down&) { then(); });
+      rt::monitor(self, watched);
+    }
+    handle::behavior_type make_behavior() { return {[](const Tick&) {}}; }
   };
   static constexpr uint64_t kLastRank = std::numeric_limits<uint64_t>::max();
   static constexpr int64_t kLateNs = 5'000'000;

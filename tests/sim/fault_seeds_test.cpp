@@ -1,10 +1,13 @@
 // Random runs with faults, by seed: clusters of random shape with little memory everywhere, with faults drawn by SimFaults. The
 // same seeds must find a planted bug.
 //
-// A failure names its seed. SEER_FAULT_FIRST_SEED=<seed> and SEER_FAULT_SEEDS=<count> run other seeds than the usual ones.
+// A failure names its seed. SEER_FAULT_FIRST_SEED=<seed> and SEER_FAULT_SEEDS=<count> run other seeds than the usual ones; one alone prints
+// its log.
 #include <doctest/doctest.h>
 
+#include <iostream>
 #include <random>
+#include <utility>
 
 #include "actors/sim/sim_faults.h"
 #include "protocols/number_from_environment.h"
@@ -82,7 +85,9 @@ TEST_CASE("faults: after any of them every request is answered once and exactly,
   const uint64_t count = number_from_environment("SEER_FAULT_SEEDS").value_or(kSeeds);
   SimFaultRun all;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const SimFaultRun run = run_with_faults(draw_cluster(seed), draw_faults(seed));
+    SimClusterOptions options = draw_cluster(seed);
+    if (count == 1) options.log = EventLog::to(std::cout, LogLevel::kInfo, LogClock::kVirtual);
+    const SimFaultRun run = run_with_faults(std::move(options), draw_faults(seed));
     for (size_t kind = 0; kind < kFaultKinds; ++kind) all.counts[kind] += run.counts[kind];
     if (run.verdict.ok()) continue;
     FAIL_CHECK("seed ", seed, ": ", run.verdict.error().detail, " (after ", run.counts_text(),
