@@ -378,7 +378,8 @@ void GatewayActor::on_commits(RolloutCommits& commits) {
   }
 }
 
-/// A rollout is over. If it ended early, its remaining requests are answered with its error.
+/// A rollout is over. If it ended early, its remaining requests are answered with its error; but where no machine has its weights any
+/// more they start again with those of now.
 void GatewayActor::on_summary(const RolloutSummary& summary) {
   const auto over = rollouts.find(summary.rollout);
   if (over == rollouts.end()) return;
@@ -386,18 +387,25 @@ void GatewayActor::on_summary(const RolloutSummary& summary) {
   rollouts_over.back().is_over = true;
   rollouts_over.back().error = summary.error;
   if (rollouts_over.size() > kRolloutsKept) rollouts_over.pop_front();
+  const bool is_outdated = over->second.version < weights.version();
   rollouts.erase(over);
   fleet.end_rollout(summary.rollout);
   if (current == summary.rollout) current = {};
-  std::vector<Piece> lost;
+  std::vector<Running> lost;
   const auto first = running.lower_bound(RequestId{{0, summary.rollout}, 0});
   auto end = first;
-  for (; end != running.end() && end->first.group.rollout == summary.rollout; ++end) lost.push_back(end->second.piece);
+  for (; end != running.end() && end->first.group.rollout == summary.rollout; ++end) lost.push_back(end->second);
   running.erase(first, end);
-  for (const Piece& piece : lost) {
+  for (const Running& run : lost) {
+    const Piece& piece = run.piece;
     open.at(piece.request->ticket).runs[piece.sample] = kNotRunning;
-    give_unstarted(piece, FinishReason::kError, summary.error.empty() ? "the rollout has ended" : summary.error);
+    const bool may_start_again = is_outdated && !run.is_ending && piece.request->tokens_to != TokensTo::kClient;
+    if (run.is_redone || may_start_again)
+      gather(piece);
+    else
+      give_unstarted(piece, FinishReason::kError, summary.error.empty() ? "the rollout has ended" : summary.error);
   }
+  place();
   see_if_idle();
 }
 

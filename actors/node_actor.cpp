@@ -374,10 +374,9 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   else
     log.warn(rt::now_us(self), "weights_failed",
              {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
-  const ClusterIdentity now = identity();
-  const bool is_taken = now.version == update->asked.what.version;
+  const bool is_taken = weights.version == update->asked.what.version;  // even if those that took them have died since
   rt::tell(self, update->asked.reply_to,
-           WeightsUpdated{config.node, update->asked.what.version, update->error, is_taken ? now.weights : 0});
+           WeightsUpdated{config.node, update->asked.what.version, update->error, is_taken ? weights.weights : 0});
   end_update();
 }
 

@@ -25,7 +25,14 @@ struct GatewayBench {
     config.rollout.scheduler = cluster.options.scheduler;
     config.rollout.instances_expected = cluster.options.instances;
     const GatewayFleet fleet{
-        .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster.fleet.start_rollout(c, {}, events); },
+        .start_rollout =
+            [this](RolloutConfig c, const RolloutEvents& events) {
+              if (before_rollout) before_rollout(c);
+              const RolloutId id = c.id;
+              RolloutHandle rollout = cluster.fleet.start_rollout(std::move(c), {}, events);
+              if (rollout_started) rollout_started(id, rollout);
+              return rollout;
+            },
         .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
         .update_weights =
             [this, silent](const NewWeights& weights, const WeightsSink& reply_to) {
@@ -37,7 +44,15 @@ struct GatewayBench {
               if (silent != kNoNode) nodes.push_back(silent);
               return nodes;
             },
-        .weights_are = [this](const ClusterWeights& weights) { told.push_back(weights); },
+        .weights_are =
+            [this](const ClusterWeights& weights) {
+              told.push_back(weights);
+              if (weights_are) weights_are(weights);
+            },
+        .changed_late =
+            [this](const WeightsUpdated& answer) {
+              if (changed_late) changed_late(answer);
+            },
         .next_rollout = [this] { return next_rollout(); },
         .choose_schedule = std::move(choose),
         .nodes = [this] { return cluster.fleet.nodes(); }};
@@ -134,6 +149,11 @@ struct GatewayBench {
   std::vector<std::string> names;
   bool are_lazy = false;  // the machines: they hear of an update only by start_late()
   UpdateWeights late;
+  // Of a cluster's controller. May be empty.
+  std::function<void(RolloutConfig&)> before_rollout = {};
+  std::function<void(RolloutId, const RolloutHandle&)> rollout_started = {};
+  std::function<void(const ClusterWeights&)> weights_are = {};
+  std::function<void(const WeightsUpdated&)> changed_late = {};
   std::function<RolloutId()> next_rollout = [id = uint32_t{0}]() mutable { return RolloutId{++id}; };
   std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
   std::map<Ticket, Asked> asked;

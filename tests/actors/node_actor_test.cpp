@@ -134,6 +134,27 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   CHECK(b.losses().empty());
 }
 
+TEST_CASE("node: weights that an instance took before all died are those of the machine, and its answer says so") {
+  Bench b({.remake_us = 50'000});
+  Recorder<WeightsSink, WeightsUpdated> answers(b.cluster.world);
+  Recorder<ChunkSink, ChunkProgress, ChunkDone> rollout(b.cluster.world);
+  rt::post(b.cluster.instance(1), UseInstance{RolloutId{9}, WeightVersion{1}, rollout.handle()});  // keeps its weights
+  b.cluster.run_for(0);
+  rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{2}, "folder"}, answers.handle()});
+  b.cluster.run_for(10'000);
+  REQUIRE(b.ups().back().identity.version == WeightVersion{2});
+  const uint64_t weights = b.ups().back().identity.weights;
+  CHECK(answers.all<WeightsUpdated>().empty());
+  b.cluster.kill_instance(InstanceId{0});
+  b.cluster.kill_instance(InstanceId{1});
+  b.cluster.run_for(10'000);
+  REQUIRE(answers.all<WeightsUpdated>().size() == 1);
+  CHECK(answers.all<WeightsUpdated>()[0].error == "instance 1 died while it changed its weights");
+  CHECK(answers.all<WeightsUpdated>()[0].weights == weights);
+  b.cluster.run_for(1'000'000);
+  for (const InstanceUp& up : {b.ups()[b.ups().size() - 2], b.ups().back()}) CHECK(up.identity.version == WeightVersion{2});
+}
+
 TEST_CASE("node: weights that were sent to a server are read whole and checked before any instance changes") {
   Bench b({.loader = std::make_shared<ModelLoader>()});
   Recorder<WeightsSink, WeightsUpdated> answers(b.cluster.world);

@@ -2,11 +2,13 @@
 // machines with little memory. Each response is given once, is right, and is made by weights that its request allows; nothing is left
 // in the gateway or on the machines.
 //
-// A failure names its seed. SEER_GATEWAY_FIRST_SEED=<seed> and SEER_GATEWAY_SEEDS=<count> run other seeds than the usual ones.
+// A failure names its seed. SEER_GATEWAY_FIRST_SEED=<seed> and SEER_GATEWAY_SEEDS=<count> run other seeds than the usual ones; one alone
+// prints its log.
+#include <iostream>
 #include <random>
 
-#include "actors/gateway_bench.h"
 #include "protocols/number_from_environment.h"
+#include "sim/sim_controller.h"
 
 using namespace seer;
 
@@ -16,17 +18,21 @@ constexpr uint64_t kSeeds = 400;
 constexpr int kActs = 40;
 constexpr int64_t kGapUsMax = 25'000;  // about what four steps take
 
+enum class Machines { kOfProcess, kOfCluster };
+
 /// How often each thing happened, of all seeds.
 struct Happened {
-  int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, rollouts = 0;
+  int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, machine_crashes = 0, drains = 0, rollouts = 0;
 };
 
 class Storm {
  public:
-  explicit Storm(uint64_t seed)
+  Storm(uint64_t seed, Machines machines, const EventLog& log)
       : rng_(seed * 0x9e3779b97f4a7c15ull),
         tokens_to_(seed % 2 == 0 ? TokensTo::kClient : TokensTo::kJournal),
-        bench_(cluster(seed), config(), choose()) {}
+        bench_(cluster(seed, machines, log), config(), choose()) {
+    if (machines == Machines::kOfCluster) controller_.emplace(bench_);
+  }
 
   void run(Happened& all) {
     bench_.run_for(1'000);
@@ -34,6 +40,7 @@ class Storm {
       act();
       bench_.run_for(from(0, kGapUsMax));
     }
+    lost_ = late_ = 0;
     bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
     bench_.finish();
     check(all);
@@ -42,6 +49,8 @@ class Storm {
     const Status drained = bench_.cluster.drained();
     CHECK_MESSAGE(drained.ok(), drained.error().detail);
   }
+
+  std::string gateway_log() const { return bench_.lines.str(); }
 
  private:
   struct Asked {
@@ -52,9 +61,11 @@ class Storm {
     int64_t came = 0;       // in the order of acts
   };
 
-  SimClusterOptions cluster(uint64_t seed) {
+  SimClusterOptions cluster(uint64_t seed, Machines machines, const EventLog& log) {
     SimClusterOptions o;
     o.seed = seed;
+    o.log = log;
+    o.joins_cluster = machines == Machines::kOfCluster;
     const auto policies = chunk_policy_names([](const SchedulingPolicy& policy) { return !policy.needs_lengths; });
     o.scheduler.policy = policies[rng_() % policies.size()];
     o.scheduler.chunk_tokens = chance(20) ? 0 : from(1, 50);
@@ -69,10 +80,17 @@ class Storm {
     o.draft_from_group = true;  // the other drafts know the requests of the cluster's own rollout alone
     o.alike_share = 0.9;
     o.remake_us = chance(50) ? from(1, 50'000) : 0;
+    o.cold_blocks = chance(50) ? from(20, 300) : 0;
+    o.has_links = o.joins_cluster;
+    lost_ = chance(50) ? from(0, 30) : 0;
+    late_ = chance(50) ? from(0, 300) : 0;
+    o.link_faults.is_lost = [this] { return happens(lost_); };
+    o.link_faults.late_us = [this] { return happens(late_) ? from(1, kGapUsMax) : 0; };
+    o.transfer_fault = [this] { return happens(lost_) ? std::optional(Code::kUnavailable) : std::nullopt; };
     return o;
   }
   GatewayConfig config() {
-    return {.group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8};
+    return {.rollout = {.chunk_silence_us = 2'000'000}, .group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8};
   }
   GatewayBench::ChooseSchedule choose() {
     if (chance(70)) return {};
@@ -134,11 +152,24 @@ class Storm {
   }
   void crash() {
     const auto instance = static_cast<uint32_t>(from(0, bench_.cluster.options.instances - 1));
+    const uint32_t node = instance % bench_.cluster.options.nodes;
+    if (!bench_.cluster.is_up(node)) return;
+    if (controller_ && chance(60)) return lose_machine(node);
     if (bench_.cluster.options.dram_blocks > 0 && chance(30))
-      bench_.cluster.kill_kv_node(instance % bench_.cluster.options.nodes);
+      rt::kill(bench_.cluster.kv_node(node));
     else
-      bench_.cluster.kill_instance(InstanceId{instance});
+      rt::kill(bench_.cluster.instance(instance));
     ++crashes_;
+  }
+  void lose_machine(uint32_t node) {
+    const int64_t down_us = from(1, 4 * kGapUsMax);
+    if (chance(50)) {
+      controller_->crash(node, down_us);
+      ++machine_crashes_;
+    } else {
+      controller_->drain(node, from(1, 8 * kGapUsMax), down_us);
+      ++drains_;
+    }
   }
 
   void check(Happened& all) {
@@ -160,13 +191,17 @@ class Storm {
     all.restarts += bench_.restarts;
     all.updates += updated_;
     all.crashes += crashes_;
-    all.rollouts += state.last_rollout.value;
+    all.machine_crashes += machine_crashes_;
+    all.drains += drains_;
+    all.rollouts += state.last_rollout.value - (controller_ ? SimController::kFirstNumber : 0);
   }
   void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) const {
     CAPTURE(sample);
     if (response.finish == FinishReason::kError) {
       ++all.stale;
       CHECK(response.output.empty());
+      // A client that heard tokens of weights that no machine has any more cannot have the others.
+      if (controller_ && asked.request.tokens_to == TokensTo::kClient && response.error.starts_with("no instance is left")) return;
       CHECK_MESSAGE(response.error.starts_with("it is for weight version "), response.error);
       CHECK(asked.request.version.has_value());
       return;
@@ -198,30 +233,49 @@ class Storm {
     if (how != InFlight::kFinish) restarts_ = acts_;
     return how;
   }
+  bool happens(int64_t permille) { return from(0, 999) < permille; }
   bool chance(uint64_t percent) { return rng_() % 100 < percent; }
   int64_t from(int64_t least, int64_t most) { return least + static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - least + 1)); }
 
   std::mt19937_64 rng_;
+  int64_t lost_ = 0, late_ = 0;  // of 1000 messages between machines
   const TokensTo tokens_to_;
   GatewayBench bench_;
+  std::optional<SimController> controller_;
   std::map<Ticket, Asked> asked_;
   uint64_t orders_ = 0, answered_ = 0;
-  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0;
+  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0;
   int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
 };
 
-}  // namespace
-
-TEST_CASE("gateway: whatever comes when, each response is given once, is right, and has weights that its request allows") {
+/// Returns what happened in all, if as many seeds ran as usual.
+std::optional<Happened> run_storms(Machines machines, const std::string& test) {
   const uint64_t first = number_from_environment("SEER_GATEWAY_FIRST_SEED").value_or(1);
   const uint64_t count = number_from_environment("SEER_GATEWAY_SEEDS").value_or(kSeeds);
   Happened all;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    INFO("again: SEER_GATEWAY_FIRST_SEED=", seed, " SEER_GATEWAY_SEEDS=1 build/release/bin/seer_sim_tests -tc='gateway: whatever*'");
-    Storm(seed).run(all);
+    INFO("again: SEER_GATEWAY_FIRST_SEED=", seed, " SEER_GATEWAY_SEEDS=1 build/release/bin/seer_sim_tests -tc='", test, "'");
+    Storm storm(seed, machines, count == 1 ? EventLog::to(std::cout, LogLevel::kInfo, LogClock::kVirtual) : EventLog{});
+    storm.run(all);
+    if (count == 1) std::cout << "Of the gateway:\n" << storm.gateway_log();
   }
   MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled,
-          " cancelled, ", all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.rollouts, " rollouts");
-  if (count < kSeeds) return;
+          " cancelled, ", all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.machine_crashes,
+          " of machines, ", all.drains, " drained machines, ", all.rollouts, " rollouts");
+  if (count < kSeeds) return std::nullopt;
   for (const int64_t kind : {all.whole, all.aborted, all.stale, all.cancelled, all.restarts, all.updates, all.crashes}) CHECK(kind > 0);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("gateway: whatever comes when, each response is given once, is right, and has weights that its request allows") {
+  run_storms(Machines::kOfProcess, "gateway: whatever*");
+}
+
+TEST_CASE("cluster: so it is while machines enter it, leave it and crash") {
+  const std::optional<Happened> all = run_storms(Machines::kOfCluster, "cluster: so*");
+  if (!all) return;
+  CHECK(all->machine_crashes > 0);
+  CHECK(all->drains > 0);
 }
