@@ -369,7 +369,10 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
   for (const ChunkTokens& part : progress.chunks) {
     auto it = open_chunks.find(part.chunk);
     if (it == open_chunks.end()) continue;  // late: the chunk ended or was placed again
-    if (!append(it->second, part)) return give_up_instance(it->second.instance);
+    if (!append(it->second, part)) {
+      tell_commits();  // before the responses that this ends
+      return give_up_instance(it->second.instance);
+    }
     it->second.heard_us = rt::now_us(self);
   }
   tell_commits();

@@ -646,6 +646,21 @@ TEST_CASE("rollout: tokens added to the log are sent once, before their response
   CHECK(told.size() == 3);
 }
 
+TEST_CASE("rollout: tokens of a report are sent before the response that it ends, also where the rest of it shows that one is missing") {
+  Stage s(2);
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 2);
+  const RunChunk whole = s.seen[0].chunks[0], gap = s.seen[0].chunks[1];
+  rt::post(s.rollout, CancelRequest{whole.request});  // it ends once its instance is given up
+  rt::post(s.rollout, ChunkProgress{InstanceId{0}, {{whole.chunk, 0, {{11, 12}, {-1, -1}}}, {gap.chunk, 1, {{13}, {-1}}}}, 0});
+  s.run_for(1000);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output.ids == std::vector<int32_t>{11, 12});
+  const auto& log = s.events.log();
+  const auto first = [&](auto is_it) { return std::ranges::find_if(log, is_it); };
+  CHECK(first([](const auto& m) { return std::holds_alternative<RolloutCommits>(m); }) < first([](const auto& m) { return std::holds_alternative<Response>(m); }));
+}
+
 TEST_CASE("rollout: when resumed it leaves out answered requests, and continues the others from their tokens") {
   const RequestId answered{GroupId{0}, 0}, begun{GroupId{0}, 1};
   Stage s(3, 1, {}, {{answered, {{21, 22}}, true}, {begun, {{31, 32}, {-0.5f, -0.25f}}}});
