@@ -166,6 +166,7 @@ void SimCluster::make_groups() {
     for (int64_t i = 0; i < prompt_tokens; ++i)
       group.prompt_ids.push_back(2 + static_cast<int32_t>(hash_pair(g, static_cast<uint64_t>(i)) % (kVocab - 2)));
     group.sampling.max_tokens = options.length_max;
+    group.streams = options.streams;
     for (uint32_t s = 0; s < group.samples; ++s) {
       const uint64_t seed = sample_seed(kRunSeed, g, s);
       group.seeds.push_back(seed);
@@ -178,6 +179,7 @@ void SimCluster::make_groups() {
 }
 
 void SimCluster::start() {
+  seen.are_streams = options.streams;
   const RolloutEvents events = collect_events(world, seen, true);
   RolloutConfig config;
   config.scheduler = options.scheduler;
@@ -206,7 +208,7 @@ void SimCluster::crash_node(uint32_t n, int64_t down_us) {
 
 void SimCluster::drain_node(uint32_t n, int64_t timeout_us, int64_t down_us) {
   rt::post(node(n), DrainNode{timeout_us});
-  world.when_over(node(n), [this, n, down_us, leaving = node(n)] {
+  world.when_over(node(n), [this, n, down_us, leaving = node(n)](const rt::down&) {
     if (node(n) != leaving) return;  // it crashed before
     std::vector<InstanceId> instances;
     for (const InstanceConfig& instance : config_of(NodeId{n}).instances) instances.push_back(instance.id);
@@ -276,6 +278,7 @@ Status SimCluster::exact() const {
     if (!answered.insert(r.request).second) return fail(Code::kCorrupt, "request ", r.request, " was answered twice");
     SEER_RETURN_IF_ERROR(check(r));
   }
+  if (!seen.untold.empty()) return fail(Code::kCorrupt, "request ", *seen.untold.begin(), " told other tokens than its response has");
   if (answered.size() < requests)
     return fail(Code::kCorrupt, requests - answered.size(), " of ", requests, " requests were not answered");
   return {};

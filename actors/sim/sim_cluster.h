@@ -60,6 +60,7 @@ struct SimClusterOptions {
   bool draft_trees = false;      // draft trees too; only engines with KV bytes
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
   bool machines_may_join = false;          // see RolloutConfig
+  bool streams = false;                    // all groups are streams (GroupSpec)
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: SimEngine's default
   SimColdFaults cold_faults = {};
   bool has_links = false;                  // messages and transfers between machines go over a network with these faults
@@ -136,7 +137,7 @@ struct SimCluster {
   OutputTokens answer(const GroupSpec& group, uint32_t sample, WeightVersion version = WeightVersion{1}) const;
 
   /// Checks that every request was answered exactly once, with the right tokens and log-probabilities; one that was cancelled may have
-  /// only the first of them. Errors: kUnavailable, kCorrupt, with a sentence.
+  /// only the first of them. Streams must have told the same before. Errors: kUnavailable, kCorrupt, with a sentence.
   Status exact() const;
 
   /// Checks that every grant, lease and kept block was returned. REQUIRES: the rollout is complete, and some time has passed

@@ -1,5 +1,7 @@
 // SimEvents: the events of a simulated rollout, with the times of its SimWorld.
 #pragma once
+#include <map>
+#include <set>
 #include <vector>
 
 #include "actors/fleet.h"
@@ -15,6 +17,9 @@ struct SimEvents {
   std::vector<RequestId> completed;  // their names
   std::vector<RolloutProgress> progress;
   std::vector<RolloutSummary> summaries;
+  bool are_streams = false;          // all groups are (GroupSpec::streams)
+  std::map<RequestId, std::vector<int32_t>> told;  // tokens of streams
+  std::set<RequestId> untold;        // streams whose response had other tokens than those told before it
   uint64_t hash = 0;                 // of the responses' names and times
 
   bool over() const { return !summaries.empty(); }
@@ -31,9 +36,18 @@ inline RolloutEvents collect_events(SimWorld& world, SimEvents& events, bool kee
             events.completed.push_back(r.request);
             events.hash = hash_pair(hash_pair(events.hash, static_cast<uint64_t>(world.now_ns())),
                                     hash_pair(r.request.group.index, r.request.sample));
+            if (events.are_streams && events.told[r.request] != r.output.ids) events.untold.insert(r.request);
             if (keep_responses) events.responses.push_back(std::move(r));
           },
       .progress = [&events](const RolloutProgress& p) { events.progress.push_back(p); },
+      .commits =
+          [&events](const RolloutCommits& commits) {
+            for (const CommittedTokens& part : commits.parts) {
+              std::vector<int32_t>& told = events.told[part.request];
+              if (part.first_index != std::ssize(told)) events.untold.insert(part.request);
+              told.insert(told.end(), part.output.ids.begin(), part.output.ids.end());
+            }
+          },
       .summary = [&events](RolloutSummary& s) { events.summaries.push_back(std::move(s)); }});
 }
 

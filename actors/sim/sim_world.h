@@ -48,7 +48,7 @@ class SimWorld {
 
   /// Calls `then` when the actor has ended.
   template <class Handle>
-  void when_over(const Handle& watched, std::function<void()> then) {
+  void when_over(const Handle& watched, std::function<void(const rt::down&)> then) {
     spawn<EndWatcher>(caf::actor_cast<caf::strong_actor_ptr>(watched), std::move(then));
   }
 
@@ -103,8 +103,8 @@ class SimWorld {
   struct EndWatcher {
     using handle = rt::iface<rt::oneway<Tick>>;
     static constexpr const char* kActorName = "end_watcher";
-    EndWatcher(rt::self_ptr<EndWatcher> self, const caf::strong_actor_ptr& watched, std::function<void()> then) {
-      rt::on_down(self, [then = std::move(then)](const rt::down&) { then(); });
+    EndWatcher(rt::self_ptr<EndWatcher> self, const caf::strong_actor_ptr& watched, std::function<void(const rt::down&)> then) {
+      rt::on_down(self, std::move(then));
       rt::monitor(self, watched);
     }
     handle::behavior_type make_behavior() { return {[](const Tick&) {}}; }

@@ -52,6 +52,7 @@ SimClusterOptions draw_cluster(uint64_t seed) {
   o.dram_blocks = chance(10) ? 0 : chance(50) ? from(1, longest_blocks) : from(1, 300);
   o.cold_blocks = chance(40) ? 0 : chance(50) ? from(1, 2 * longest_blocks) : 4096;
   o.chunk_silence_us = 20'000'000;  // well above what a chunk waits for lenders that do not answer
+  o.streams = chance(50);
   o.kv_nodes = o.dram_blocks > 0 && chance(30) ? static_cast<uint32_t>(from(1, 2)) : 0;
   return o;
 }

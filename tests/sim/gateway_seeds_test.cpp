@@ -22,7 +22,8 @@ enum class Machines { kOfProcess, kOfCluster };
 
 /// How often each thing happened, of all seeds.
 struct Happened {
-  int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, machine_crashes = 0, drains = 0, rollouts = 0;
+  int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, machine_crashes = 0, drains = 0, controllers = 0,
+          rollouts = 0;
 };
 
 class Storm {
@@ -31,7 +32,7 @@ class Storm {
       : rng_(seed * 0x9e3779b97f4a7c15ull),
         tokens_to_(seed % 2 == 0 ? TokensTo::kClient : TokensTo::kJournal),
         bench_(cluster(seed, machines, log), config(), choose()) {
-    if (machines == Machines::kOfCluster) controller_.emplace(bench_);
+    if (machines == Machines::kOfCluster) controller_.emplace(bench_, [this] { return from(0, kGapUsMax); });
   }
 
   void run(Happened& all) {
@@ -45,7 +46,7 @@ class Storm {
     bench_.finish();
     check(all);
     bench_.tell([](GatewayActor& gateway) { CHECK(gateway.flush().ok()); });  // ends the last rollout
-    bench_.run_for(60'000'000);
+    bench_.run_for(ClusterActor::kReturnUs + 60'000'000);  // what a new controller does not know of is kept so long
     const Status drained = bench_.cluster.drained();
     CHECK_MESSAGE(drained.ok(), drained.error().detail);
   }
@@ -163,7 +164,10 @@ class Storm {
   }
   void lose_machine(uint32_t node) {
     const int64_t down_us = from(1, 4 * kGapUsMax);
-    if (chance(50)) {
+    if (chance(20)) {
+      controller_->restart(down_us);
+      ++controllers_;
+    } else if (chance(50)) {
       controller_->crash(node, down_us);
       ++machine_crashes_;
     } else {
@@ -193,6 +197,7 @@ class Storm {
     all.crashes += crashes_;
     all.machine_crashes += machine_crashes_;
     all.drains += drains_;
+    all.controllers += controllers_;
     all.rollouts += state.last_rollout.value - (controller_ ? SimController::kFirstNumber : 0);
   }
   void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) const {
@@ -244,7 +249,7 @@ class Storm {
   std::optional<SimController> controller_;
   std::map<Ticket, Asked> asked_;
   uint64_t orders_ = 0, answered_ = 0;
-  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0;
+  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0, controllers_ = 0;
   int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
 };
 
@@ -261,7 +266,7 @@ std::optional<Happened> run_storms(Machines machines, const std::string& test) {
   }
   MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled,
           " cancelled, ", all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.machine_crashes,
-          " of machines, ", all.drains, " drained machines, ", all.rollouts, " rollouts");
+          " of machines, ", all.drains, " drained machines, ", all.controllers, " new controllers, ", all.rollouts, " rollouts");
   if (count < kSeeds) return std::nullopt;
   for (const int64_t kind : {all.whole, all.aborted, all.stale, all.cancelled, all.restarts, all.updates, all.crashes}) CHECK(kind > 0);
   return all;
@@ -278,4 +283,5 @@ TEST_CASE("cluster: so it is while machines enter it, leave it and crash") {
   if (!all) return;
   CHECK(all->machine_crashes > 0);
   CHECK(all->drains > 0);
+  CHECK(all->controllers > 0);
 }

@@ -1,10 +1,11 @@
 // SimController: a cluster's controller and its machines, before a gateway whose cluster has `joins_cluster`. Machines enter, leave
-// and crash; the gateway hears of it. That is what `seer node` and `seer serve --cluster` do over TCP.
+// and crash, and the controller is started anew; the gateway hears of it. That is what `seer node` and `seer serve --cluster` do over
+// TCP.
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
-#include <vector>
 
 #include "actors/cluster_actor.h"
 #include "actors/gateway_bench.h"
@@ -13,25 +14,30 @@ namespace seer {
 
 class SimController {
  public:
-  /// All machines enter. REQUIRES: the bench outlives it.
-  explicit SimController(GatewayBench& bench) : bench_(bench), controller_(world().spawn<ClusterActor>(kFirstNumber, bench.cluster.options.log)) {
-    bench_.run_for(1);  // it starts
-    bench_.cluster.fleet.use_directory(rt::look<ClusterActor>(controller_).directory);
+  static constexpr uint64_t kFirstNumber = 1000;  // the first rollout has the next one
+
+  /// All machines enter. `delay_us`: until somebody notices that there is another controller. REQUIRES: the bench outlives it.
+  explicit SimController(GatewayBench& bench, std::function<int64_t()> delay_us = [] { return int64_t{0}; })
+      : bench_(bench), delay_us_(std::move(delay_us)), watch_(world().spawn<Watch>(this)) {
     bench_.next_rollout = [id = kFirstNumber]() mutable { return RolloutId{static_cast<uint32_t>(++id)}; };
-    bench_.weights_are = [this](const ClusterWeights& weights) { rt::post(controller_, weights); };
+    bench_.weights_are = [this](const ClusterWeights& weights) {
+      weights_ = weights.what;
+      rt::post(controller_, weights);
+    };
     bench_.changed_late = [this](const WeightsUpdated& answer) { rt::post(controller_, answer); };
     bench_.before_rollout = [this](RolloutConfig& config) {
       config.machines_may_join = true;
       if (instances_up() > 0) config.instances_expected = instances_up();
     };
-    bench_.rollout_started = [this](RolloutId id, const RolloutHandle& rollout) { rt::post(controller_, RolloutStarted{id, rollout}); };
-    rt::post(controller_, WatchCluster{world().spawn<Watch>(this)});
-    for (uint32_t n = 0; n < bench_.cluster.options.nodes; ++n) enter(n);
+    bench_.rollout_started = [this](RolloutId id, const RolloutHandle& rollout) {
+      rollouts_.insert(id);
+      rt::post(controller_, RolloutStarted{id, rollout});
+    };
+    start_controller();
+    for (uint32_t n = 0; n < bench_.cluster.options.nodes; ++n) load(n);
   }
 
-  /// The machine is in the cluster, as far as the gateway knows.
-  bool is_up(uint32_t n) const { return bench_.cluster.is_up(n); }
-  /// The machine is gone at once, and enters again after down_us. REQUIRES: it is up.
+  /// The machine is gone at once, and enters again after down_us. REQUIRES: the gateway knows it.
   void crash(uint32_t n, int64_t down_us) {
     down_us_[n] = down_us;
     rt::kill(bench_.cluster.node(n));
@@ -41,67 +47,142 @@ class SimController {
     down_us_[n] = down_us;
     rt::post(controller_, DrainMachine{NodeId{n}, timeout_us});
   }
-
-  static constexpr uint64_t kFirstNumber = 1000;  // the first rollout has the next one
+  /// The controller's process is gone, and another one is started after down_us. Machines and gateway enter again.
+  void restart(int64_t down_us) {
+    if (!controller_) return;
+    rt::kill(std::exchange(controller_, {}));
+    world().after(down_us, [this] {
+      start_controller();
+      for (const auto& [n, machine] : machines_) later([this, n = n] { enter_again(n); });
+    });
+  }
 
  private:
   static constexpr int64_t kAgainUs = 1'000;
+
+  struct Machine {
+    NodeReady ready;
+    ClusterIdentity identity;  // that it started with
+    uint64_t epoch = 0;
+  };
 
   struct Watch {
     using handle = ClusterSink;
     static constexpr const char* kActorName = "cluster_watch";
     Watch(rt::self_ptr<Watch>, SimController* of_in) : of(of_in) {}
     handle::behavior_type make_behavior() {
-      return {[this](const NodeJoined& node) { (void)of->bench_.cluster.fleet.add_node(node.at.node, node.handle); },
-              [this](const PartLost& lost) { of->left(lost); },
+      return {[this](const NodeJoined& node) { of->joined(node); },
+              [](const PartLost&) {},  // the gateway's process sees it itself
               [this](const ClusterWeights& weights) { of->bench_.tell([weights](GatewayActor& gateway) { gateway.follow_weights(weights); }); }};
     }
     SimController* of;
   };
 
   SimWorld& world() { return bench_.cluster.world; }
-  size_t instances_up() const {
-    size_t up = 0;
-    for (uint32_t n = 0; n < bench_.cluster.options.nodes; ++n) up += is_up(n) ? bench_.cluster.config_of(NodeId{n}).instances.size() : 0;
-    return up;
-  }
-  void left(const PartLost& lost) {
-    bench_.cluster.fleet.lose_node(lost);
-    bench_.tell([node = lost.node, in_order = lost.reason.empty()](GatewayActor& gateway) { gateway.lose_node(node, in_order); });
-  }
-
-  /// A machine loads its model, whose weights are those of the beginning, and asks to enter until it may.
-  void enter(uint32_t n) {
-    const NodeConfig config = bench_.cluster.config_of(NodeId{n});
-    auto made = std::make_shared<NodeMachinery>(*make_machinery(config, *bench_.cluster.makers));
-    ask(n, std::move(made));
-  }
-  void ask(uint32_t n, std::shared_ptr<NodeMachinery> made) {
-    const EnterCluster question{.node = NodeId{n}, .identity = instance_identity(made->instances.begin()->second.engine->info(), 0)};
+  Fleet& fleet() { return bench_.cluster.fleet; }
+  void later(std::function<void()> then) { world().after(delay_us_(), std::move(then)); }
+  template <class Answer, class Handle, class Question>
+  void ask(const Handle& to, Question question, std::function<void(Answer&)> then, std::function<void()> silent = [] {}) {
     // The unused argument is for CAF 0.17: see rt::spawn().
-    world().system.spawn([this, n, made, question](caf::event_based_actor* self, char) {
-      rt::ask(self, controller_, rt::kControlTimeoutUs, question).then([this, n, made](const ClusterEntered& entered) {
-        if (entered.error.empty()) return start(n, entered, made);
-        world().after(kAgainUs, [this, n, made] { ask(n, made); });
-      });
+    world().system.spawn([=](caf::event_based_actor* self, char) {
+      rt::ask(self, to, rt::kControlTimeoutUs, question).then([then](Answer& answer) { then(answer); }, [silent](const caf::error&) { silent(); });
     }, char{});
   }
-  void start(uint32_t n, const ClusterEntered& entered, const std::shared_ptr<NodeMachinery>& made) {
-    SimCluster& cluster = bench_.cluster;
-    NodeConfig config = cluster.config_of(NodeId{n});
-    config.epoch = entered.epoch;
-    const auto instances = static_cast<uint32_t>(config.instances.size());
-    const FleetLinks links = cluster.fleet_links();
-    const NodeHandle node = start_node(world().system, config, cluster.makers, std::move(*made),
-                                       links.to_directory ? links.to_directory(entered.directory) : entered.directory);
-    rt::post(controller_, NodeReady{{NodeId{n}, "", 0}, node, instances});
-    world().when_over(node, [this, n] {
-      world().after(down_us_[n], [this, n] { enter(n); });
+
+  // ---- the gateway's process ------------------------------------------------------------------------------------------------
+  void start_controller() {
+    controller_ = world().spawn<ClusterActor>(kFirstNumber + static_cast<uint64_t>(world().now_us()) / 1000, bench_.cluster.options.log);
+    later([this, controller = controller_] { follow(controller); });
+  }
+  /// It asks which directory there is, says what it has, and watches.
+  void follow(const ClusterHandle& controller) {
+    ask<RolloutEntered>(controller, EnterRollout{}, [this, controller](const RolloutEntered& entered) {
+      fleet().use_directory(entered.directory);
+      std::erase_if(rollouts_, [this](RolloutId id) { return fleet().rollout(id) == nullptr; });
+      for (const RolloutId id : rollouts_) {
+        rt::post(controller, EnterRollout{.id = id, .identity = {}});
+        rt::post(controller, RolloutStarted{id, fleet().rollout(id)});
+      }
+      if (weights_.version != WeightVersion{}) rt::post(controller, ClusterWeights{weights_, {}});
+      rt::post(controller, WatchCluster{watch_});
     });
+  }
+  void joined(const NodeJoined& node) {
+    const NodeHandle known = fleet().node(node.at.node);
+    if (known == node.handle) return;
+    if (known) lose(lost_machine(node.at.node, node.instances, {known.address(), caf::exit_reason::kill}));
+    (void)fleet().add_node(node.at.node, node.handle);
+    world().when_over(node.handle, [this, node](const rt::down& message) {
+      if (fleet().node(node.at.node) == node.handle) lose(lost_machine(node.at.node, node.instances, message));
+    });
+  }
+  void lose(const PartLost& lost) {
+    fleet().lose_node(lost);
+    bench_.tell([node = lost.node, in_order = lost.reason.empty()](GatewayActor& gateway) { gateway.lose_node(node, in_order); });
+  }
+  size_t instances_up() {
+    size_t up = 0;
+    for (const auto& [id, node] : fleet().nodes()) up += bench_.cluster.config_of(id).instances.size();
+    return up;
+  }
+
+  // ---- machines ---------------------------------------------------------------------------------------------------------------
+  /// It loads its model, whose weights are those of the beginning, and asks to enter until it may.
+  void load(uint32_t n) {
+    const NodeConfig config = bench_.cluster.config_of(NodeId{n});
+    enter(n, std::make_shared<NodeMachinery>(*make_machinery(config, *bench_.cluster.makers)));
+  }
+  void enter(uint32_t n, const std::shared_ptr<NodeMachinery>& made) {
+    const ClusterIdentity identity = instance_identity(made->instances.begin()->second.engine->info(), 0);
+    const auto again = [this, n, made] { world().after(kAgainUs, [this, n, made] { enter(n, made); }); };
+    if (!controller_) return again();
+    ask<ClusterEntered>(controller_, EnterCluster{.node = NodeId{n}, .identity = identity},
+                        [=, this](const ClusterEntered& entered) {
+                          if (!entered.error.empty()) return again();
+                          start(n, entered, identity, made);
+                        },
+                        again);
+  }
+  void start(uint32_t n, const ClusterEntered& entered, const ClusterIdentity& identity, const std::shared_ptr<NodeMachinery>& made) {
+    NodeConfig config = bench_.cluster.config_of(NodeId{n});
+    config.epoch = entered.epoch;
+    const NodeHandle node =
+        start_node(world().system, config, bench_.cluster.makers, std::move(*made), way_to(entered.directory), bench_.cluster.options.log);
+    machines_[n] = {{{NodeId{n}, "", 0}, node, static_cast<uint32_t>(config.instances.size())}, identity, entered.epoch};
+    if (controller_) rt::post(controller_, machines_[n].ready);
+    world().when_over(node, [this, n](const rt::down&) {
+      machines_.erase(n);
+      world().after(down_us_[n], [this, n] { load(n); });
+    });
+  }
+  void enter_again(uint32_t n) {
+    const auto at = machines_.find(n);
+    if (at == machines_.end()) return;
+    const auto tell = [this, machine = at->second](const ClusterIdentity& now) {
+      const NodeId node = machine.ready.at.node;
+      ask<ClusterEntered>(controller_, EnterCluster{.node = node, .identity = now, .epoch = machine.epoch},
+                          [this, machine](const ClusterEntered& entered) {
+                            if (!entered.error.empty()) return rt::kill(machine.ready.handle);  // its process ends
+                            rt::post(machine.ready.handle, DirectoryUp{way_to(entered.directory)});
+                            rt::post(controller_, machine.ready);
+                          });
+    };
+    ask<NodeReport>(at->second.ready.handle, GetReport{}, [=, identity = at->second.identity](const NodeReport& report) {
+      tell(report.identity.model.empty() ? identity : report.identity);
+    });
+  }
+  KvDirectoryHandle way_to(const KvDirectoryHandle& directory) {
+    const FleetLinks links = bench_.cluster.fleet_links();
+    return links.to_directory ? links.to_directory(directory) : directory;
   }
 
   GatewayBench& bench_;
-  ClusterHandle controller_;
+  const std::function<int64_t()> delay_us_;
+  const ClusterSink watch_;
+  ClusterHandle controller_;          // null: there is none now
+  std::set<RolloutId> rollouts_;      // that the gateway started
+  NewWeights weights_;                // the last that the gateway said
+  std::map<uint32_t, Machine> machines_;
   std::map<uint32_t, int64_t> down_us_;
 };
 
