@@ -61,7 +61,9 @@ void WeightUpdates::lose(NodeId node) {
     std::erase(of.changed, node);
   }
   use_late();
-  if (!update_ || update_->waiting.erase(node) == 0) return;
+  if (!update_) return;
+  std::erase(update_->changed, node);  // if it comes back, then with the weights that it starts with
+  if (update_->waiting.erase(node) == 0) return;
   update_->error = cat("node ", node, " was lost while it changed its weights");
   update_->silent.insert(node);
   update_->asked.erase(node);

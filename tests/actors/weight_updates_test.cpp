@@ -94,6 +94,21 @@ TEST_CASE("weight updates: a machine has its time from when it can change, and i
   CHECK(said.runs[0].now.nodes.front() == NodeId{0});
 }
 
+TEST_CASE("weight updates: a machine that was lost after it changed has not, since it comes back with the weights that it starts with") {
+  for (const bool other_changes : {true, false}) {
+    CAPTURE(other_changes);
+    WeightUpdates updates = begun({NodeId{0}, NodeId{1}});
+    updates.note(changed(0, 2));
+    updates.lose(NodeId{0});
+    updates.note(other_changes ? changed(1, 2) : WeightsUpdated{NodeId{1}, WeightVersion{2}, "no such folder", 0});
+    const Said said(updates);
+    CHECK(said.runs.size() == (other_changes ? 1 : 0));
+    if (other_changes) CHECK(said.runs[0].now.nodes == std::vector{NodeId{1}});
+    CHECK(said.ended == std::vector<std::string>{other_changes ? "" : "no such folder"});
+    CHECK(updates.version() == WeightVersion{other_changes ? 2u : 1u});
+  }
+}
+
 TEST_CASE("weight updates: what another process orders is followed after the update, if it is newer") {
   WeightUpdates updates = begun({NodeId{0}}, 3);
   SUBCASE("newer") {
