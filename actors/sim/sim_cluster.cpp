@@ -119,6 +119,7 @@ std::shared_ptr<Engine> SimCluster::make_engine(InstanceId id) {
                  .device_blocks = options.device_blocks, .kv_layout = 7, .kv_hash = 7};
   config.info.steps_max = options.steps_max;
   config.has_kv = options.has_kv;
+  config.stage_fault = options.weights_fault;
   config.last_position = [this](uint64_t seed) { return last_position(seed); };
   config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) {
     for (int32_t& tokens : accepted) {
@@ -298,6 +299,7 @@ Status SimCluster::check(const Response& r) const {
 
 Status SimCluster::drained() {
   for (uint32_t i = 0; i < options.instances; ++i) {
+    if (!instance(i)) continue;  // lost for good
     InstanceActor& s = instance_state(i);
     const size_t held = static_cast<size_t>(s.devices.counts().in_use) + s.sequences.size() + s.kv.open_count() +
                         s.engine.open_count();

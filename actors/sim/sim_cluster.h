@@ -70,6 +70,7 @@ struct SimClusterOptions {
   int64_t remake_us = 0;                   // time to make a part again
   std::function<Status(InstanceId)> engine_fault = {};  // called for each engine: its error, if it cannot be made
   std::function<Status(NodeId)> arena_fault = {};
+  std::function<Status()> weights_fault = {};           // called when an engine reads new weights: their error, if it cannot
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
   EventLog log = {};
   bool joins_cluster = false;              // nodes are started elsewhere, and join as those of a cluster: `fleet` has none at first

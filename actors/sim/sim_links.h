@@ -161,7 +161,9 @@ struct InstanceSinkLink {
       : self(self_in), to(std::move(to_in)), faults(faults_in) {}
   handle::behavior_type make_behavior() {
     return {[this](InstanceUp& up) {
-      up.handle = links.emplace_back(rt::spawn<InstanceLink>(self->system(), up.handle, faults));
+      InstanceHandle& link = links[up.handle];
+      if (!link) link = rt::spawn<InstanceLink>(self->system(), up.handle, faults);
+      up.handle = link;
       rt::tell(self, to, std::move(up));
     },
             [this](DraftServerUp& up) {
@@ -174,7 +176,7 @@ struct InstanceSinkLink {
   rt::self_ptr<InstanceSinkLink> self;
   InstanceSink to;
   const SimLinkFaults* faults;
-  std::vector<InstanceHandle> links;  // kept, because a link without a handle ends, and its instance with it
+  std::map<InstanceHandle, InstanceHandle> links;  // kept, because a link without a handle ends, and its instance with it
   std::vector<DraftServerHandle> servers;
 };
 

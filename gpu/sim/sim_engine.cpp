@@ -305,8 +305,9 @@ void SimEngine::stage(const StageWeights& weights) {
     WeightResult staged{weights.id, {}, version_, config_.info.kv_hash};
     if (weights.kv_hash != 0 && weights.kv_hash != kv_hash_of(weights.version))
       staged.status = fail(Code::kInvalidArgument, weights.folder, " has other weights");
-    else
-      staged_ = weights.version;
+    else if (config_.stage_fault)
+      staged.status = config_.stage_fault();
+    if (staged.status.ok()) staged_ = weights.version;
     results_.push_back(std::move(staged));
     notify_();
   });

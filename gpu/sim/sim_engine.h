@@ -31,6 +31,7 @@ struct SimEngineConfig {
   int64_t copy_us_block = 5;
   bool has_kv = true;
   int64_t stage_us = 1000;       // to read new weights, beside the steps
+  std::function<Status()> stage_fault;  // if set: called for new weights: their error, if they cannot be read
   int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
   std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV

@@ -41,7 +41,7 @@ class Storm {
       act();
       bench_.run_for(from(0, kGapUsMax));
     }
-    lost_ = late_ = 0;
+    lost_ = late_ = failed_ = 0;
     bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
     bench_.finish();
     check(all);
@@ -87,6 +87,8 @@ class Storm {
     late_ = chance(50) ? from(0, 300) : 0;
     o.link_faults.is_lost = [this] { return happens(lost_); };
     o.link_faults.late_us = [this] { return happens(late_) ? from(1, kGapUsMax) : 0; };
+    failed_ = chance(30) ? from(0, 300) : 0;
+    o.weights_fault = [this] { return happens(failed_) ? Status(fail(Code::kIo, "they cannot be read")) : Status(); };
     o.transfer_fault = [this] { return happens(lost_) ? std::optional(Code::kUnavailable) : std::nullopt; };
     return o;
   }
@@ -121,14 +123,19 @@ class Storm {
     request.rid = chance(50) ? "a" : "ab";
     request.tokens_to = chance(50) ? tokens_to_ : TokensTo::kNobody;
     request.priority = static_cast<int32_t>(from(0, 1));
-    if (chance(30)) request.version = WeightVersion{static_cast<uint64_t>(from(1, static_cast<int64_t>(orders_) + 1))};
+    if (chance(30)) request.version = WeightVersion{static_cast<uint64_t>(from(1, static_cast<int64_t>(versions_)))};
     if (chance(30)) request.group = "named", request.group_size = static_cast<uint32_t>(from(1, 6));
     const auto first = static_cast<uint32_t>(from(0, 3)), end = static_cast<uint32_t>(from(first + 1, 4));
     const Ticket ticket = bench_.ask(static_cast<uint32_t>(from(0, 7)), first, end, request);
     asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.state().weights.version(), .came = acts_};
   }
   void update() {
-    const WeightVersion next{++orders_ + 1};
+    const WeightVersion next{++versions_};
+    if (controller_ && chance(10)) {
+      has_elsewhere_ = true;
+      return controller_->update_elsewhere(next);
+    }
+    ++orders_;
     const InFlight how = in_flight();
     bench_.tell([this, next, how](GatewayActor& gateway) {
       const auto done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; };
@@ -220,7 +227,8 @@ class Storm {
     CHECK(std::equal(response.output.logprobs.begin(), response.output.logprobs.end(), right.logprobs.begin()));
     if (response.finish == FinishReason::kAborted) {
       ++all.aborted;
-      CHECK((asked.request.tokens_to == TokensTo::kClient ? restarts_ : aborts_) >= asked.came);
+      const bool may_restart = asked.request.tokens_to == TokensTo::kClient;
+      CHECK(((may_restart && has_elsewhere_) || (may_restart ? restarts_ : aborts_) >= asked.came));
     } else {
       ++all.whole;
       CHECK(size == right.ids.size());
@@ -243,12 +251,13 @@ class Storm {
   int64_t from(int64_t least, int64_t most) { return least + static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - least + 1)); }
 
   std::mt19937_64 rng_;
-  int64_t lost_ = 0, late_ = 0;  // of 1000 messages between machines
+  int64_t lost_ = 0, late_ = 0, failed_ = 0;  // of 1000 messages between machines; of 1000 updates of an engine
   const TokensTo tokens_to_;
   GatewayBench bench_;
   std::optional<SimController> controller_;
   std::map<Ticket, Asked> asked_;
-  uint64_t orders_ = 0, answered_ = 0;
+  uint64_t versions_ = 1, orders_ = 0, answered_ = 0;
+  bool has_elsewhere_ = false;  // weights that another process ordered
   int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0, controllers_ = 0;
   int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
 };

@@ -18,7 +18,7 @@ class SimController {
 
   /// All machines enter. `delay_us`: until somebody notices that there is another controller. REQUIRES: the bench outlives it.
   explicit SimController(GatewayBench& bench, std::function<int64_t()> delay_us = [] { return int64_t{0}; })
-      : bench_(bench), delay_us_(std::move(delay_us)), watch_(world().spawn<Watch>(this)) {
+      : bench_(bench), delay_us_(std::move(delay_us)), watch_(world().spawn<Watch>(this)), other_sink_(world().spawn<Answers>(this)) {
     bench_.next_rollout = [id = kFirstNumber]() mutable { return RolloutId{static_cast<uint32_t>(++id)}; };
     bench_.weights_are = [this](const ClusterWeights& weights) {
       weights_ = weights.what;
@@ -56,9 +56,40 @@ class SimController {
       for (const auto& [n, machine] : machines_) later([this, n = n] { enter_again(n); });
     });
   }
+  /// Another server updates all machines that the gateway knows.
+  void update_elsewhere(WeightVersion version) {
+    if (other_.is_under_way() || !other_.may_begin({version}).ok()) return;
+    const NewWeights what{version, "weights"};
+    other_.begin(what, {}, fleet().update_weights(what, other_sink_));
+    (void)other_.start_time(world().now_us());
+    tell_other([] {});
+    world().after(kOtherUs, [this] { tell_other([this] { other_.end_in_time(world().now_us()); }); });
+  }
 
  private:
   static constexpr int64_t kAgainUs = 1'000;
+
+  static constexpr int64_t kOtherUs = 1'000'000;
+
+  /// Of the other server.
+  struct Answers {
+    using handle = WeightsSink;
+    static constexpr const char* kActorName = "weights_answers";
+    Answers(rt::self_ptr<Answers>, SimController* of_in) : of(of_in) {}
+    handle::behavior_type make_behavior() {
+      return {[this](const WeightsUpdated& answer) { of->tell_other([&] { of->other_.note(answer); }); }};
+    }
+    SimController* of;
+  };
+  template <class F>
+  void tell_other(F f) {
+    f();
+    while (const auto step = other_.take())
+      if (const auto* run = std::get_if<WeightUpdates::Run>(&*step)) {
+        other_weights_ = run->now;
+        if (controller_) rt::post(controller_, other_weights_);
+      }
+  }
 
   struct Machine {
     NodeReady ready;
@@ -93,6 +124,7 @@ class SimController {
   void start_controller() {
     controller_ = world().spawn<ClusterActor>(kFirstNumber + static_cast<uint64_t>(world().now_us()) / 1000, bench_.cluster.options.log);
     later([this, controller = controller_] { follow(controller); });
+    later([this, controller = controller_] { rt::post(controller, ClusterWeights{other_weights_.what, {}}); });
   }
   /// It asks which directory there is, says what it has, and watches.
   void follow(const ClusterHandle& controller) {
@@ -118,6 +150,7 @@ class SimController {
   }
   void lose(const PartLost& lost) {
     fleet().lose_node(lost);
+    tell_other([&] { other_.lose(lost.node); });
     bench_.tell([node = lost.node, in_order = lost.reason.empty()](GatewayActor& gateway) { gateway.lose_node(node, in_order); });
   }
   size_t instances_up() {
@@ -179,6 +212,9 @@ class SimController {
   GatewayBench& bench_;
   const std::function<int64_t()> delay_us_;
   const ClusterSink watch_;
+  const WeightsSink other_sink_;
+  ClusterWeights other_weights_;
+  WeightUpdates other_{WeightVersion{1}, 0, kOtherUs};  // of the other server, which follows nobody
   ClusterHandle controller_;          // null: there is none now
   std::set<RolloutId> rollouts_;      // that the gateway started
   NewWeights weights_;                // the last that the gateway said
