@@ -117,7 +117,8 @@ class OpenaiTest(unittest.TestCase):
             self.assertEqual(token["top_logprobs"], [])
 
     def test_values_of_other_programs_that_ask_for_nothing_are_taken(self):
-        nothing = {"do_sample": True, "num_beams": 1, "typical_p": 1.0, "early_stopping": False, "length_penalty": 1, "max_new_tokens": None, "extra_body": {}}
+        ignored = {"store": False, "user": "me", "metadata": {}, "service_tier": "auto", "parallel_tool_calls": True, "cache_salt": "a"}
+        nothing = {**ignored, "top_a": 0, "do_sample": True, "num_beams": 1, "typical_p": 1.0, "early_stopping": False, "length_penalty": 1, "max_new_tokens": None, "extra_body": {}}
         self.assertEqual(self.served.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, **nothing})[0], 200)
 
     def test_a_chat_is_a_completion_of_what_its_template_makes(self):
@@ -209,6 +210,8 @@ class OpenaiTest(unittest.TestCase):
             (complete, {"prompt": "a", "model": ["x"]}, 400, "model is array: expected text"),
             (complete, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0: expected an integer, at least 1"),
             (complete, {"prompt": "a", "max_tokens": 5, "max_completion_tokens": 0}, 400, "max_completion_tokens is 0: expected an integer, at least 1"),
+            (complete, {"prompt": "a", "temprature": 0.5}, 400, "field \"temprature\" is not known: did you mean temperature?"),
+            (chat, {"messages": [message], "sead": 1}, 400, "field \"sead\" is not known: did you mean seed?"),
             (complete, {"prompt": "a", "n": 0}, 400, "n is 0: expected"),
             (complete, {"prompt": "a", "n": 1_000_000}, 400, "n is 1000000: expected"),
             (complete, {"prompt": "a", "seed": 1 << 64}, 400, "seed is 1.8446744073709552e+19: expected"),
