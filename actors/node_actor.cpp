@@ -18,6 +18,8 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
   return made;
 }
 
+bool is_same(const NewWeights& a, const NewWeights& b) { return a.version == b.version && a.folder == b.folder && a.crc == b.crc; }
+
 /// A pool takes blocks of all weight versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
   return {.model = model_name(info.model), .shape = info.model_shape, .kv_layout = info.kv_layout, .version = {}};
@@ -214,7 +216,7 @@ void NodeActor::remake_pool_when_unused() {
 
 void NodeActor::on_down(const rt::down& message) {
   if (draining && rt::is_source(message, kv_node)) return rt::quit(self);  // a lost pool has nothing left to drain
-  if (update && update->fetch && rt::is_source(message, update->asked.what.source))
+  if (update && update->fetch && rt::is_source(message, update->what.source))
     return fail_update("the server that sends the weights is gone");
   if (rt::is_source(message, draft_server)) {
     if (!may_restart(draft_server_restarts)) return give_up_restarting("its draft server");
@@ -264,11 +266,14 @@ void NodeActor::on_update(const UpdateWeights& asked) {
   const auto refuse = [&](const auto&... why) {
     rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...), 0});
   };
-  if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
+  // The controller, or a server that was started again, may ask for what another one did.
+  if (is_same(asked.what, weights)) return rt::tell(self, asked.reply_to, WeightsUpdated{config.node, weights.version, {}, weights.weights});
+  if (update && is_same(asked.what, update->what)) return update->askers.push_back(asked.reply_to);
+  if (update) return refuse(" is changing to weight version ", update->what.version, " already");
   if (asked.what.version <= weights.version)
     return refuse(" has weight version ", weights.version, ", and ", asked.what.version, " is not above it");
   if (asked.what.source && makers->loader == nullptr) return refuse(" takes no weights from a server");
-  update = {.asked = asked, .waiting = {}, .error = {}};
+  update = {.what = asked.what, .askers = {asked.reply_to}, .waiting = {}, .error = {}};
   log.info(rt::now_us(self), "weights_update", {{"node", config.node}, {"weight_version", asked.what.version}, {"folder", asked.what.folder}});
   if (!asked.what.source) return load_update();
   auto fetch = WeightFetch::begin(asked.what);
@@ -281,7 +286,7 @@ void NodeActor::on_update(const UpdateWeights& asked) {
 }
 
 void NodeActor::go_on_fetching() {
-  const NewWeights& what = update->asked.what;
+  const NewWeights& what = update->what;
   while (const std::optional<uint64_t> offset = update->fetch->next())
     rt::tell(self, what.source, ReadWeights{what.version, *offset, handle{self}});
   if (!update->fetch->is_whole()) return;
@@ -291,7 +296,7 @@ void NodeActor::go_on_fetching() {
 }
 
 void NodeActor::on_weight_part(const WeightPart& part) {
-  if (!update || !update->fetch || part.version != update->asked.what.version) return;  // of an update that failed
+  if (!update || !update->fetch || part.version != update->what.version) return;  // of an update that failed
   if (const Status taken = update->fetch->take(part); !taken.ok()) return fail_update(taken.error().detail);
   update->heard_us = rt::now_us(self);
   go_on_fetching();
@@ -312,18 +317,18 @@ void NodeActor::load_update() {
   for (const auto& [id, instance] : instances)
     if (instance.handle && !instance.updating) update->waiting.insert(id);
   if (update->waiting.empty()) return fail_update("it has no instance that runs");
-  for (const InstanceId id : update->waiting) update_instance(id, update->asked.what);
+  for (const InstanceId id : update->waiting) update_instance(id, update->what);
 }
 
 /// Before any instance was asked.
 void NodeActor::fail_update(const std::string& why) {
   log.warn(rt::now_us(self), "weights_failed", {{"node", config.node}, {"error", why}});
-  rt::tell(self, update->asked.reply_to, WeightsUpdated{config.node, update->asked.what.version, cat("node ", config.node, ": ", why), 0});
-  end_update();
+  end_update({config.node, update->what.version, cat("node ", config.node, ": ", why), 0});
 }
 
-void NodeActor::end_update() {
-  if (update->asked.what.source) makers->loader->withdraw(update->asked.what.folder);  // which keeps what runs
+void NodeActor::end_update(const WeightsUpdated& answer) {
+  for (const WeightsSink& asker : update->askers) rt::tell(self, asker, answer);
+  if (update->what.source) makers->loader->withdraw(update->what.folder);  // which keeps what runs
   update.reset();
 }
 
@@ -363,21 +368,19 @@ void NodeActor::update_outdated() {
 void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update || update->waiting.erase(id) == 0) return;
   if (error.empty()) {
-    weights = update->asked.what;
+    weights = update->what;
     weights.weights = instances.at(id).info.kv_hash;
     if (makers->loader) makers->loader->settle(weights.version);
   }
   if (update->error.empty()) update->error = error;
   if (!update->waiting.empty()) return;
   if (update->error.empty())
-    log.info(rt::now_us(self), "weights_updated", {{"node", config.node}, {"weight_version", update->asked.what.version}});
+    log.info(rt::now_us(self), "weights_updated", {{"node", config.node}, {"weight_version", update->what.version}});
   else
     log.warn(rt::now_us(self), "weights_failed",
-             {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
-  const bool is_taken = weights.version == update->asked.what.version;  // even if those that took them have died since
-  rt::tell(self, update->asked.reply_to,
-           WeightsUpdated{config.node, update->asked.what.version, update->error, is_taken ? weights.weights : 0});
-  end_update();
+             {{"node", config.node}, {"weight_version", update->what.version}, {"error", update->error}});
+  const bool is_taken = weights.version == update->what.version;  // even if those that took them have died since
+  end_update({config.node, update->what.version, update->error, is_taken ? weights.weights : 0});
 }
 
 // ---- leaving -----------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ struct NodeActor {
   void end_silent_fetch();
   void load_update();
   void fail_update(const std::string& why);
-  void end_update();
+  void end_update(const WeightsUpdated& answer);
   void on_weights(const InstanceWeights& answer);
   void on_drain(const DrainNode& drain);
   void on_directory_up(const DirectoryUp& up);
@@ -180,7 +180,8 @@ struct NodeActor {
   std::vector<PartLost> losses;  // sent to each rollout that attaches
   NewWeights weights;            // of the last update that an instance took; version 0: none
   struct Update {
-    UpdateWeights asked;
+    NewWeights what;
+    std::vector<WeightsSink> askers;
     std::set<InstanceId> waiting;  // instances that have not answered
     std::string error;             // the first
     std::optional<WeightFetch> fetch = {};  // of bytes that have not all come

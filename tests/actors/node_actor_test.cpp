@@ -113,7 +113,8 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
     CHECK(b.ups()[i].identity.version == WeightVersion{5});
     CHECK(b.ups()[i].handle == b.ups()[b.ups()[i].instance.value].handle);
   }
-  update(5);
+  rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{5}, "another"}, answers.handle()});
+  b.cluster.run_for(0);
   REQUIRE(answers.all<WeightsUpdated>().size() == 2);
   CHECK(answers.all<WeightsUpdated>()[1].error == "node 0 has weight version 5, and 5 is not above it");
 
@@ -132,6 +133,30 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   for (const InstanceUp& up : {b.ups()[b.ups().size() - 2], b.ups().back()}) CHECK(up.identity.version == WeightVersion{6});
   CHECK(b.ups()[b.ups().size() - 2].instance != b.ups().back().instance);
   CHECK(b.losses().empty());
+}
+
+TEST_CASE("node: who asks for weights that another one asked for is answered with it, or at once if it has them") {
+  Bench b;
+  Recorder<WeightsSink, WeightsUpdated> first(b.cluster.world), second(b.cluster.world);
+  const NewWeights what{WeightVersion{2}, "folder"};
+  rt::post(b.cluster.node(), UpdateWeights{what, first.handle()});
+  b.cluster.run_for(100);
+  rt::post(b.cluster.node(), UpdateWeights{what, second.handle()});
+  rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{2}, "another"}, second.handle()});
+  b.cluster.run_for(100);
+  CHECK(first.all<WeightsUpdated>().empty());
+  REQUIRE(second.all<WeightsUpdated>().size() == 1);
+  CHECK(second.all<WeightsUpdated>()[0].error == "node 0 is changing to weight version 2 already");
+  b.cluster.run_for(10'000'000);
+  rt::post(b.cluster.node(), UpdateWeights{what, second.handle()});
+  b.cluster.run_for(0);
+  REQUIRE(first.all<WeightsUpdated>().size() == 1);
+  REQUIRE(second.all<WeightsUpdated>().size() == 3);
+  for (const WeightsUpdated& answer : {first.all<WeightsUpdated>()[0], second.all<WeightsUpdated>()[1], second.all<WeightsUpdated>()[2]}) {
+    CHECK(answer.error == "");
+    CHECK(answer.weights == b.ups().back().identity.weights);
+  }
+  CHECK(b.ups().size() == 4);  // each instance has changed once
 }
 
 TEST_CASE("node: weights that an instance took before all died are those of the machine, and its answer says so") {
