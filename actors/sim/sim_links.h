@@ -47,12 +47,15 @@ class SimWire {
   int64_t last_us_ = -1;  // when the last message arrives
 };
 
-/// Carries what an instance tells the rollout.
+/// Carries what an instance tells the rollout. Ends with the rollout.
 struct ChunkSinkLink {
   using handle = ChunkSink;
   static constexpr const char* kActorName = "chunk_sink_link";
   ChunkSinkLink(rt::self_ptr<ChunkSinkLink> self_in, ChunkSink to_in, const SimLinkFaults* faults)
-      : self(self_in), to(std::move(to_in)), splits_ends(faults->splits_chunk_ends), wire(faults) {}
+      : self(self_in), to(std::move(to_in)), splits_ends(faults->splits_chunk_ends), wire(faults) {
+    rt::on_down(self, [this](const rt::down&) { self->quit(); });
+    rt::monitor(self, to);
+  }
   handle::behavior_type make_behavior() {
     return {[this](const ChunkProgress& progress) { wire.send_or_lose(self, to, progress); },
             [this](ChunkDone& done) {

@@ -24,11 +24,12 @@ struct GatewayBench {
   explicit GatewayBench(SimClusterOptions options = {}, GatewayConfig config = {}, ChooseSchedule choose = {}, NodeId silent = kNoNode) : cluster(std::move(options)) {
     config.rollout.scheduler = cluster.options.scheduler;
     config.rollout.instances_expected = cluster.options.instances;
-    const GatewayFleet fleet{
+    fleet = {
         .start_rollout =
             [this](RolloutConfig c, const RolloutEvents& events) {
               if (before_rollout) before_rollout(c);
               const RolloutId id = c.id;
+              ++rollouts;
               RolloutHandle rollout = cluster.fleet.start_rollout(std::move(c), {}, events);
               if (rollout_started) rollout_started(id, rollout);
               return rollout;
@@ -56,22 +57,37 @@ struct GatewayBench {
         .next_rollout = [this] { return next_rollout(); },
         .choose_schedule = std::move(choose),
         .nodes = [this] { return cluster.fleet.nodes(); }};
-    const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
+    client = {.response = [this](Ticket ticket, uint32_t sample, Response r) {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
                                },
                                .tokens =
                                    [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
                                      std::vector<int32_t>& so_far = streamed[{ticket, sample}];
-                                     const bool starts_anew = part.first_index == 0 && !so_far.empty();
-                                     restarts += starts_anew ? 1 : 0;
-                                     if (starts_anew) so_far.clear();
                                      const auto [known, is_first] = first_told.try_emplace({ticket, sample}, part.first_index);
+                                     // It starts again: with its first token, or with those that another server had.
+                                     if (!so_far.empty() && (part.first_index == 0 || part.first_index == known->second)) {
+                                       ++restarts;
+                                       so_far.clear();
+                                       known->second = part.first_index;
+                                     }
                                      CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
-                                     told_version = version;
+                                     told_version = told_versions[{ticket, sample}] = version;
                                      so_far.insert(so_far.end(), part.output.ids.begin(), part.output.ids.end());
                                    },
                                .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
+    start(config);
+  }
+  void start(const GatewayConfig& config) {
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
+  }
+  /// Its process is gone: so are its rollouts, and whatever was told to it. Another one may be started.
+  void kill() {
+    std::vector<RolloutId> running;
+    for (const auto& [id, rollout] : state().rollouts) running.push_back(id);
+    rt::kill(handle);
+    for (const RolloutId id : running) cluster.fleet.end_rollout(id);
+    door = std::make_shared<GatewayDoor>();
+    handle = nullptr;
   }
 
   /// Samples [first, end) of a group of the cluster, as one request.
@@ -144,6 +160,8 @@ struct GatewayBench {
     uint32_t group = 0, first = 0, end = 0;
   };
   SimCluster cluster;
+  GatewayFleet fleet;
+  GatewayClient client;
   std::vector<ClusterWeights> told;
   std::vector<WeightVersion> runs;
   std::vector<std::string> names;
@@ -160,7 +178,9 @@ struct GatewayBench {
   std::map<Ticket, std::map<uint32_t, Response>> responses;
   std::map<std::pair<Ticket, uint32_t>, std::vector<int32_t>> streamed;
   std::map<std::pair<Ticket, uint32_t>, int64_t> first_told;  // index of the first token that was told
+  std::map<std::pair<Ticket, uint32_t>, WeightVersion> told_versions;  // of its last tokens
   int restarts = 0;
+  int64_t rollouts = 0;  // begun
   WeightVersion told_version;
   std::ostringstream lines;
   uint64_t last = 0;

@@ -23,7 +23,7 @@ enum class Machines { kOfProcess, kOfCluster };
 /// How often each thing happened, of all seeds.
 struct Happened {
   int64_t whole = 0, aborted = 0, stale = 0, cancelled = 0, restarts = 0, updates = 0, crashes = 0, machine_crashes = 0, drains = 0, controllers = 0,
-          rollouts = 0;
+          deaths = 0, rollouts = 0;
 };
 
 class Storm {
@@ -31,7 +31,8 @@ class Storm {
   Storm(uint64_t seed, Machines machines, const EventLog& log)
       : rng_(seed * 0x9e3779b97f4a7c15ull),
         tokens_to_(seed % 2 == 0 ? TokensTo::kClient : TokensTo::kJournal),
-        bench_(cluster(seed, machines, log), config(), choose()) {
+        config_(config()),
+        bench_(cluster(seed, machines, log), config_, choose()) {
     if (machines == Machines::kOfCluster) controller_.emplace(bench_, [this] { return from(0, kGapUsMax); });
   }
 
@@ -43,6 +44,8 @@ class Storm {
     }
     lost_ = late_ = failed_ = 0;
     bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
+    bench_.cluster.world.run_until(600'000'000, [this] { return bench_.handle != nullptr; });
+    if (deaths_ > 0) order(WeightVersion{++versions_}, InFlight::kFinish);  // machines may have weights that no server knows
     bench_.finish();
     check(all);
     bench_.tell([](GatewayActor& gateway) { CHECK(gateway.flush().ok()); });  // ends the last rollout
@@ -87,7 +90,7 @@ class Storm {
     late_ = chance(50) ? from(0, 300) : 0;
     o.link_faults.is_lost = [this] { return happens(lost_); };
     o.link_faults.late_us = [this] { return happens(late_) ? from(1, kGapUsMax) : 0; };
-    failed_ = chance(30) ? from(0, 300) : 0;
+    failed_ = o.joins_cluster && chance(30) ? from(0, 300) : 0;  // a process whose machine gives up ends
     o.weights_fault = [this] { return happens(failed_) ? Status(fail(Code::kIo, "they cannot be read")) : Status(); };
     o.transfer_fault = [this] { return happens(lost_) ? std::optional(Code::kUnavailable) : std::nullopt; };
     return o;
@@ -127,7 +130,7 @@ class Storm {
     if (chance(30)) request.group = "named", request.group_size = static_cast<uint32_t>(from(1, 6));
     const auto first = static_cast<uint32_t>(from(0, 3)), end = static_cast<uint32_t>(from(first + 1, 4));
     const Ticket ticket = bench_.ask(static_cast<uint32_t>(from(0, 7)), first, end, request);
-    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.state().weights.version(), .came = acts_};
+    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.handle ? bench_.state().weights.version() : WeightVersion{1}, .came = acts_};
   }
   void update() {
     const WeightVersion next{++versions_};
@@ -135,8 +138,11 @@ class Storm {
       has_elsewhere_ = true;
       return controller_->update_elsewhere(next);
     }
+    order(next, in_flight());
+  }
+  void order(WeightVersion next, InFlight how) {
     ++orders_;
-    const InFlight how = in_flight();
+    ordered_ = next;
     bench_.tell([this, next, how](GatewayActor& gateway) {
       const auto done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; };
       gateway.update_weights({.what = {next, "weights"}, .in_flight = how, .done = done});
@@ -171,6 +177,7 @@ class Storm {
   }
   void lose_machine(uint32_t node) {
     const int64_t down_us = from(1, 4 * kGapUsMax);
+    if (chance(20) && bench_.handle) return die();
     if (chance(20)) {
       controller_->restart(down_us);
       ++controllers_;
@@ -181,6 +188,48 @@ class Storm {
       controller_->drain(node, from(1, 8 * kGapUsMax), down_us);
       ++drains_;
     }
+  }
+
+  /// The server's process dies. Another one asks for what its journal had, and goes on from the tokens there; other clients are gone.
+  void die() {
+    bench_.kill();
+    bench_.run_for(0);
+    ++deaths_;
+    const bool is_updating = std::exchange(answered_, orders_) < orders_;
+    idle_ = pauses_;
+    controller_->ask_weights([this, is_updating](WeightVersion version, uint64_t weights) {
+      GatewayConfig again = config_;
+      again.version = version;
+      again.weights = weights;
+      bench_.start(again);
+      if (is_updating) order(ordered_, in_flight());  // its trainer asks again
+    });
+    const std::map<Ticket, Asked> before = asked_;
+    for (const auto& [ticket, asked] : before) {
+      asked_.at(ticket).is_cancelled = true;
+      if (asked.is_cancelled || asked.request.tokens_to != TokensTo::kJournal) continue;
+      for (uint32_t sample = 0; sample < asked.responses; ++sample)
+        if (!bench_.responses[ticket].contains(sample)) ask_again(ticket, asked, sample);
+    }
+  }
+  void ask_again(Ticket ticket, const Asked& asked, uint32_t sample) {
+    GatewayRequest request = asked.request;
+    const WeightVersion version = bench_.told_versions[{ticket, sample}];
+    BegunResponse begun{{}, version};
+    if (const size_t told = tokens_told(ticket, asked, sample); told > 0) {
+      begun.output = bench_.right_of(ticket, sample, version);
+      begun.output.cut(told);
+    }
+    request.begun = {begun};
+    const GatewayBench::Asked& what = bench_.asked.at(ticket);
+    const Ticket again = bench_.ask(what.group, what.first + sample, what.first + sample + 1, request);
+    asked_[again] = {.responses = 1, .request = std::move(request), .version = asked.version, .came = acts_};
+  }
+  /// How many tokens of the response its journal has, with those of the servers before.
+  size_t tokens_told(Ticket ticket, const Asked& asked, uint32_t sample) {
+    const auto first = bench_.first_told.find({ticket, sample});
+    if (first != bench_.first_told.end()) return static_cast<size_t>(first->second) + bench_.streamed[{ticket, sample}].size();
+    return asked.request.begun.empty() ? 0 : asked.request.begun[sample].output.size();
   }
 
   void check(Happened& all) {
@@ -205,9 +254,10 @@ class Storm {
     all.machine_crashes += machine_crashes_;
     all.drains += drains_;
     all.controllers += controllers_;
-    all.rollouts += state.last_rollout.value - (controller_ ? SimController::kFirstNumber : 0);
+    all.deaths += deaths_;
+    all.rollouts += bench_.rollouts;
   }
-  void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) const {
+  void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) {
     CAPTURE(sample);
     if (response.finish == FinishReason::kError) {
       ++all.stale;
@@ -236,8 +286,10 @@ class Storm {
     if (asked.request.tokens_to == TokensTo::kNobody || asked.is_cancelled) return;
     // A journal may have heard tokens of a request that was to start anew, and was aborted before it did.
     if (asked.request.tokens_to == TokensTo::kJournal && response.output.empty()) return;
-    const auto told = bench_.streamed.find({ticket, sample});
-    CHECK((told == bench_.streamed.end() ? std::vector<int32_t>() : told->second) == response.output.ids);
+    std::vector<int32_t> told = bench_.streamed[{ticket, sample}];
+    const size_t before = std::min(tokens_told(ticket, asked, sample) - told.size(), size);
+    told.insert(told.begin(), right.ids.begin(), right.ids.begin() + static_cast<std::ptrdiff_t>(before));  // by a server that died
+    CHECK(told == response.output.ids);
   }
 
   InFlight in_flight() {
@@ -253,12 +305,14 @@ class Storm {
   std::mt19937_64 rng_;
   int64_t lost_ = 0, late_ = 0, failed_ = 0;  // of 1000 messages between machines; of 1000 updates of an engine
   const TokensTo tokens_to_;
+  const GatewayConfig config_;
   GatewayBench bench_;
   std::optional<SimController> controller_;
   std::map<Ticket, Asked> asked_;
   uint64_t versions_ = 1, orders_ = 0, answered_ = 0;
+  WeightVersion ordered_;  // the last one
   bool has_elsewhere_ = false;  // weights that another process ordered
-  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0, controllers_ = 0;
+  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0, controllers_ = 0, deaths_ = 0;
   int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
 };
 
@@ -275,7 +329,7 @@ std::optional<Happened> run_storms(Machines machines, const std::string& test) {
   }
   MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled,
           " cancelled, ", all.restarts, " told anew, ", all.updates, " updates, ", all.crashes, " crashes, ", all.machine_crashes,
-          " of machines, ", all.drains, " drained machines, ", all.controllers, " new controllers, ", all.rollouts, " rollouts");
+          " of machines, ", all.drains, " drained machines, ", all.controllers, " new controllers, ", all.deaths, " new servers, ", all.rollouts, " rollouts");
   if (count < kSeeds) return std::nullopt;
   for (const int64_t kind : {all.whole, all.aborted, all.stale, all.cancelled, all.restarts, all.updates, all.crashes}) CHECK(kind > 0);
   return all;
@@ -293,4 +347,5 @@ TEST_CASE("cluster: so it is while machines enter it, leave it and crash") {
   CHECK(all->machine_crashes > 0);
   CHECK(all->drains > 0);
   CHECK(all->controllers > 0);
+  CHECK(all->deaths > 0);
 }

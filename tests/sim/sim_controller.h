@@ -14,8 +14,6 @@ namespace seer {
 
 class SimController {
  public:
-  static constexpr uint64_t kFirstNumber = 1000;  // the first rollout has the next one
-
   /// All machines enter. `delay_us`: until somebody notices that there is another controller. REQUIRES: the bench outlives it.
   explicit SimController(GatewayBench& bench, std::function<int64_t()> delay_us = [] { return int64_t{0}; })
       : bench_(bench), delay_us_(std::move(delay_us)), watch_(world().spawn<Watch>(this)), other_sink_(world().spawn<Answers>(this)) {
@@ -56,6 +54,13 @@ class SimController {
       for (const auto& [n, machine] : machines_) later([this, n = n] { enter_again(n); });
     });
   }
+  /// Asks which weights the machines have, until some have any.
+  void ask_weights(std::function<void(WeightVersion, uint64_t weights)> then) {
+    const auto again = [this, then] { world().after(kAgainUs, [this, then] { ask_weights(then); }); };
+    if (!controller_) return again();
+    ask<RolloutEntered>(controller_, EnterRollout{},
+                        [=](const RolloutEntered& entered) { entered.error.empty() ? then(entered.version, entered.weights) : again(); }, again);
+  }
   /// Another server updates all machines that the gateway knows.
   void update_elsewhere(WeightVersion version) {
     if (other_.is_under_way() || !other_.may_begin({version}).ok()) return;
@@ -67,6 +72,7 @@ class SimController {
   }
 
  private:
+  static constexpr uint64_t kFirstNumber = 1000;  // the first rollout has the next one
   static constexpr int64_t kAgainUs = 1'000;
 
   static constexpr int64_t kOtherUs = 1'000'000;
