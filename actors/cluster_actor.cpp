@@ -201,14 +201,35 @@ void ClusterActor::update_outdated(const Member& member) {
     rt::tell(self, member.ready->handle, UpdateWeights{weights.what, handle{self}});
 }
 
-RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
+rt::result<RolloutEntered> ClusterActor::on_rollout(const EnterRollout& ask) {
   if (ask.id != RolloutId{}) {
     // An id is the low 32 bits of a number.
     keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(ask.id.value - static_cast<uint32_t>(last_number))));
     note_absent(ask.id);  // until it has started
     rt::tell(self, directory, KvRolloutReturned{ask.id});
-    return {.id = ask.id, .directory = directory, .error = {}};
+    return RolloutEntered{.id = ask.id, .directory = directory, .error = {}};
   }
+  // A server that died may have given machines weights that it told nobody of.
+  std::map<NodeId, NodeHandle> asked;
+  for (const auto& [id, member] : members)
+    if (member.ready && member.has_instances()) asked.emplace(id, member.ready->handle);
+  auto promise = self->make_response_promise<RolloutEntered>();
+  rt::gather_then<std::vector<NodeReport>>(self, asked, GetReport{}, [this, promise, ask](const std::vector<NodeReport>& reports) mutable {
+    for (const NodeReport& report : reports) note_weights(report);
+    promise.deliver(enter_rollout(ask));
+  });
+  return promise;
+}
+
+/// Of a machine, as far as one of its instances runs.
+void ClusterActor::note_weights(const NodeReport& report) {
+  const auto member = members.find(report.node);
+  if (member == members.end() || report.identity.model.empty() || report.identity.version <= member->second.identity.version) return;
+  member->second.identity.version = report.identity.version;
+  member->second.identity.weights = report.identity.weights;
+}
+
+RolloutEntered ClusterActor::enter_rollout(const EnterRollout& ask) {
   const auto is_ready = [](const auto& m) { return m.second.ready.has_value(); };
   const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };
   const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);

@@ -67,7 +67,9 @@ struct ClusterActor {
   void note_absent(RolloutId id);
   void drop_absent_rollout(RolloutId id);
   void drop_rollout(RolloutId id);
-  RolloutEntered on_rollout(const EnterRollout& ask);
+  rt::result<RolloutEntered> on_rollout(const EnterRollout& ask);
+  void note_weights(const NodeReport& report);
+  RolloutEntered enter_rollout(const EnterRollout& ask);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
   ClusterIdentity expected_of(const EnterCluster& ask) const;

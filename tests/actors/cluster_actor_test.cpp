@@ -252,6 +252,22 @@ TEST_CASE("cluster: machines that were in the middle of an update enter again at
   }
 }
 
+TEST_CASE("cluster: a rollout enters with the weights that machines have, also those of a server that died before it told anybody") {
+  Bench b;
+  FakeNode changed(b.world), missed(b.world);
+  b.enter(1);
+  b.ready(1, changed.handle());
+  b.enter(2);
+  b.ready(2, missed.handle());
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).version == WeightVersion{1});
+  changed.seen->report = {.node = NodeId{1}, .identity = {.model = "qwen", .kv_layout = 7, .weights = 20, .version = WeightVersion{2}}};
+  missed.seen->report = {.node = NodeId{2}, .identity = {}};  // none of its instances runs
+  const auto entered = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(entered.version == WeightVersion{2});
+  CHECK(entered.weights == 20);
+  CHECK(entered.instances == 2);  // not those of node 2
+}
+
 TEST_CASE("cluster: a machine and a rollout that only lost the controller enter again, unless the machine's name was taken meanwhile") {
   Bench b;
   const ClusterIdentity identity{.model = "qwen", .kv_layout = 7, .version = WeightVersion{1}};
