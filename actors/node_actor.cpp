@@ -18,8 +18,6 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
   return made;
 }
 
-bool is_same(const NewWeights& a, const NewWeights& b) { return a.version == b.version && a.folder == b.folder && a.crc == b.crc; }
-
 /// A pool takes blocks of all weight versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
   return {.model = model_name(info.model), .shape = info.model_shape, .kv_layout = info.kv_layout, .version = {}};
@@ -267,8 +265,10 @@ void NodeActor::on_update(const UpdateWeights& asked) {
     rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...), 0});
   };
   // The controller, or a server that was started again, may ask for what another one did.
-  if (is_same(asked.what, weights)) return rt::tell(self, asked.reply_to, WeightsUpdated{config.node, weights.version, {}, weights.weights});
-  if (update && is_same(asked.what, update->what)) return update->askers.push_back(asked.reply_to);
+  const auto is_same = [&](const NewWeights& of) { return of.version == asked.what.version && of.folder == asked.what.folder && of.crc == asked.what.crc; };
+  if (asked.what.weights != 0 && asked.what.weights == weights.weights && is_same(weights))
+    return rt::tell(self, asked.reply_to, WeightsUpdated{config.node, weights.version, {}, weights.weights});
+  if (update && is_same(update->what)) return update->askers.push_back(asked.reply_to);
   if (update) return refuse(" is changing to weight version ", update->what.version, " already");
   if (asked.what.version <= weights.version)
     return refuse(" has weight version ", weights.version, ", and ", asked.what.version, " is not above it");

@@ -101,7 +101,9 @@ struct SimCluster {
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
 
   /// Of the i-th instance. It is on node i % nodes.
-  InstanceId name_of(uint32_t i) const { return options.joins_cluster ? node_instance(NodeId{i % options.nodes}, i / options.nodes) : InstanceId{i}; }
+  InstanceId name_of(uint32_t i) const {
+    return options.joins_cluster ? node_instance(NodeId{i % options.nodes}, i / options.nodes) : InstanceId{i};
+  }
   uint32_t index_of(InstanceId id) const {
     return options.joins_cluster ? id.value / kNodeInstancesMax + id.value % kNodeInstancesMax * options.nodes : id.value;
   }

@@ -161,7 +161,8 @@ class FaultSource {
   std::mt19937_64 rng_;
   bool on_ = true;
   uint64_t message_lost_, message_late_, transfer_lost_, transfer_late_, disk_error_, disk_corrupt_, disk_full_;  // of 1000
-  std::array<int64_t, static_cast<size_t>(FaultKind::kLostMessage)> strikes_;  // how often each of the first kinds is drawn, relative to the others
+  static constexpr auto kStrikes = static_cast<size_t>(FaultKind::kLostMessage);
+  std::array<int64_t, kStrikes> strikes_;  // how often each of the first kinds is drawn, relative to the others
   std::array<int64_t, kFaultKinds> counts_{};
 };
 

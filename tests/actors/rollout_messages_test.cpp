@@ -657,8 +657,9 @@ TEST_CASE("rollout: tokens of a report are sent before the response that it ends
   REQUIRE(s.responses().size() == 1);
   CHECK(s.responses()[0].output.ids == std::vector<int32_t>{11, 12});
   const auto& log = s.events.log();
-  const auto first = [&](auto is_it) { return std::ranges::find_if(log, is_it); };
-  CHECK(first([](const auto& m) { return std::holds_alternative<RolloutCommits>(m); }) < first([](const auto& m) { return std::holds_alternative<Response>(m); }));
+  const auto told = std::ranges::find_if(log, [](const auto& message) { return std::holds_alternative<RolloutCommits>(message); });
+  const auto answered = std::ranges::find_if(log, [](const auto& message) { return std::holds_alternative<Response>(message); });
+  CHECK(told < answered);
 }
 
 TEST_CASE("rollout: when resumed it leaves out answered requests, and continues the others from their tokens") {

@@ -95,7 +95,10 @@ class Storm {
     return o;
   }
   GatewayConfig config() {
-    return {.rollout = {.chunk_silence_us = 2'000'000}, .group_wait_us = 20'000, .rollout_responses = static_cast<size_t>(from(2, 40)), .choose_responses = 8};
+    return {.rollout = {.chunk_silence_us = 2'000'000},
+            .group_wait_us = 20'000,
+            .rollout_responses = static_cast<size_t>(from(2, 40)),
+            .choose_responses = 8};
   }
   GatewayBench::ChooseSchedule choose() {
     if (chance(70)) return {};
@@ -129,7 +132,8 @@ class Storm {
     if (chance(30)) request.group = "named", request.group_size = static_cast<uint32_t>(from(1, 6));
     const auto first = static_cast<uint32_t>(from(0, 3)), end = static_cast<uint32_t>(from(first + 1, 4));
     const Ticket ticket = bench_.ask(static_cast<uint32_t>(from(0, 7)), first, end, request);
-    asked_[ticket] = {.responses = end - first, .request = request, .version = bench_.handle ? bench_.state().weights.version() : WeightVersion{1}, .came = acts_};
+    const WeightVersion version = bench_.handle ? bench_.state().weights.version() : WeightVersion{1};
+    asked_[ticket] = {.responses = end - first, .request = request, .version = version, .came = acts_};
   }
   void update() {
     const WeightVersion next{++versions_};

@@ -126,6 +126,18 @@ TEST_CASE("sim engine: tokens are the oracle's, and log-probabilities show KV of
   CHECK(next.sampled.at(0).at(4) != whole.at(4));
 }
 
+TEST_CASE("sim engine: new weights that cannot be read leave those that it has") {
+  SimEngineConfig config = with_kv();
+  config.stage_fault = [] { return Status(fail(Code::kIo, "no such folder")); };
+  Simulated sim(config);
+  const WeightVersion before = sim.engine->info().version;
+  sim.engine->submit(StageWeights{.id = 1, .version = WeightVersion{2}, .folder = ""});
+  sim.time.run();
+  REQUIRE(sim.results.size() == 1);
+  CHECK(std::get<WeightResult>(sim.results[0]).status.error().detail == "no such folder");
+  CHECK(sim.engine->info().version == before);
+}
+
 /// Without KV bytes; drafts gain what a hash says.
 SimEngineConfig without_kv(int32_t steps_max) {
   SimEngineConfig config;
