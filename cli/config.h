@@ -1,5 +1,5 @@
 // Options of every subcommand, and the code that reads them: flags override the TOML file, which overrides the defaults here.
-// Each struct is passed whole to its user. A new option is a field, a line in the table of config.cpp, and a line in
+// Each struct is passed whole to its user. A new option is a field here, a line in option_tables.cpp, and a line in
 // deploy/seer.toml (`seer rollout --print-config` prints that file).
 // Used by seer.cpp.
 #pragma once

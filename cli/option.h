@@ -1,6 +1,6 @@
 // OptionSpec: one option of a subcommand: its name, the field it sets, its meaning, and its allowed values. The
 // same table serves the flags, the TOML file, --help, --print-config, the shell completions and the man page, so that an
-// option is one line in config.cpp.
+// option is one line in option_tables.cpp.
 // Used by cli/ only. Pure: values come in as text.
 #pragma once
 #include <algorithm>

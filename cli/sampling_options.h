@@ -1,5 +1,5 @@
 // The sampling options: one table for the flags of `seer rollout`, its file and the fields of a prompt line, so that all three
-// take the same values. Used by config.cpp and jsonl.cpp.
+// take the same values. Used by option_tables.cpp and jsonl.cpp.
 #pragma once
 #include <string>
 #include <string_view>

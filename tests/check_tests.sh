@@ -20,6 +20,7 @@ covered_by=(
   '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
   '^storage/rocksdb_silent_logger$'                               tests/integration/bad_input_test.cpp
   '^storage/served_journal$'                                      tests/storage/rocksdb_served_journal_test.cpp
+  '^cli/(option_(tables|checks)|help_texts)$'                       tests/cli/config_test.cpp
   '^cli/cluster_(net|dial|machines|commands)$'                    tests/integration/cluster_test.cpp
   '^cli/steady_time$'                                             tests/integration/cluster_test.cpp
   '^cli/(node_command|kv_size)$'                                  tests/integration/cluster_test.cpp
@@ -29,6 +30,7 @@ covered_by=(
   '^cli/serve/http_(session|head)$'                               tests/cli/serve/http_server_test.cpp
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py
+  '^cli/serve/rollouts_journal$'                                  tests/cli/serve/served_rollouts_test.cpp
   '^cli/serve/weight_uploads$'                                    tests/integration/weights.py
   '^cli/serve/(weights_receiver|group_calls)$'                    tests/integration/weights_group.py
   '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp

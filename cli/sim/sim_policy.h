@@ -1,6 +1,6 @@
 // SimPolicy: the meaning of a name in `seer simulate --policies`. Besides the scheduling policies there is `partial`, a baseline
 // that is only simulated (sim_partial.h). +sd at the end of any name adds speculative decoding.
-// Used by cli/config.cpp and cli/sim. Pure.
+// Used by cli/ only. Pure.
 #pragma once
 #include <array>
 #include <cstdint>
