@@ -1,5 +1,5 @@
 // ServedJournal: the rollouts that clients of `seer serve` have open, on disk: what they asked for, tokens as they are committed, and
-// responses until they are acknowledged. After the process died, another one goes on from there. Needs RocksDB. Used by ServedRollouts.
+// responses until they are acknowledged. After the process died, another one goes on from there. Needs RocksDB. Used by RolloutsJournal.
 // Single owner, but for sync().
 //
 // Always true of a journal that is opened again:

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kPartBytes = 256 << 10;  // of a line, written at once
 constexpr size_t kGivenBytes = 80;        // bookkeeping of a response, about
-constexpr int64_t kMendUs = 10'000'000;   // between two tries of a journal that failed, while no groups come
 
 size_t bytes_of(const ServedGroup& group) {
   size_t stops = group.sampling.stop_token_ids.size() * sizeof(int32_t);
@@ -49,20 +48,12 @@ Turn turn_of(const ServedHead& head, const RunningWeights& now) {
   return (is_name ? now.is_first : now.version < head.expected_version) ? Turn::kWaits : Turn::kIsOver;
 }
 
-/// After a write that failed there are no more until catch_up(), so that the journal has all that came before, and nothing else.
-template <class Write>
-Status ServedRollouts::write(Write write) {
-  if (journal_ == nullptr || !journal_failed_.ok()) return journal_failed_;
-  return journal_failed_ = write(*journal_);
-}
-
 ServedRollouts::ServedRollouts(ServedLimits limits, std::unique_ptr<ServedJournal> journal)
     : limits_(limits), journal_(std::move(journal)) {}
 
 Result<std::vector<ServedWork>> ServedRollouts::restore() {
   std::vector<ServedWork> all;
-  if (journal_ == nullptr) return all;
-  SEER_ASSIGN_OR_RETURN(ServedContents had, journal_->read());
+  SEER_ASSIGN_OR_RETURN(ServedContents had, journal_.read());
   had_same_weights_ = had.has_same_weights;
   for (ServedContents::Rollout& from : had.rollouts) {
     const uint64_t number = last_number_ = from.head.number;
@@ -82,8 +73,6 @@ Result<std::vector<ServedWork>> ServedRollouts::restore() {
       for (uint32_t sample = 0; sample < rollout.groups[g].is_given.size(); ++sample)
         if (!rollout.groups[g].is_given[sample]) work.samples.push_back(sample);
     }
-    rollout.given_in_journal = rollout.state.given;
-    rollout.acknowledged_in_journal = rollout.head.acknowledged;
   }
   return all;
 }
@@ -145,10 +134,7 @@ Result<std::vector<ServedWork>> ServedRollouts::create(ServedHead head, std::vec
   SEER_RETURN_IF_ERROR(make_room(bytes, 1));
   head.number = last_number_ + 1;
   SEER_RETURN_IF_ERROR(mend_journal());
-  if (!write([&](ServedJournal& journal) { return journal.add(head, 0, groups); }).ok()) {
-    to_forget_.push_back(head.number);
-    return not_written(journal_failed_);
-  }
+  if (const Status created = journal_.create(head, groups); !created.ok()) return not_written(created);
   number_of_[head.id] = last_number_ = head.number;
   Rollout& rollout = rollouts_[head.number];
   rollout.head = std::move(head);
@@ -171,7 +157,7 @@ Result<std::vector<ServedWork>> ServedRollouts::add(const std::string& id, std::
   SEER_RETURN_IF_ERROR(make_room(bytes, 0));  // this one is not over, so it stays
   SEER_RETURN_IF_ERROR(mend_journal());
   const auto index = static_cast<uint32_t>(rollout->groups.size());
-  if (!write([&](ServedJournal& journal) { return journal.add(rollout->head, index, groups); }).ok()) return not_written(journal_failed_);
+  if (const Status added = journal_.add(rollout->head, index, groups); !added.ok()) return not_written(added);
   return take_in(*rollout, std::move(groups));
 }
 
@@ -197,7 +183,7 @@ Status ServedRollouts::close(const std::string& id) {
   Rollout* const rollout = rollout_of(id);
   if (rollout == nullptr) return no_rollout(id);
   if (!std::exchange(rollout->head.is_open, false)) return {};
-  (void)write([&](ServedJournal& journal) { return journal.put(rollout->head); });
+  journal_.put(rollout->head);
   pump_all(rollout->head.number);
   return {};
 }
@@ -216,8 +202,7 @@ Status ServedRollouts::acknowledge(const std::string& id, uint64_t seq) {
     bytes_ -= (*line)->size();
   }
   rollout->lines.erase(rollout->lines.begin(), rollout->lines.begin() + count);
-  if (write([&](ServedJournal& journal) { return journal.acknowledge(rollout->head, {first, first + count}); }).ok())
-    rollout->acknowledged_in_journal = seq;
+  journal_.acknowledge(rollout->head, {first, first + count});
   return {};
 }
 
@@ -238,9 +223,8 @@ void ServedRollouts::erase(uint64_t number) {
   bytes_ -= rollouts_.at(number).bytes;
   open_responses_ -= rollouts_.at(number).left();
   rollouts_.erase(number);
-  std::erase_if(gaps_, [&](const auto& response) { return response.first == number; });
   number_of_.erase(id);
-  if (!write([&](ServedJournal& journal) { return journal.forget(number); }).ok()) to_forget_.push_back(number);
+  journal_.forget(number);
 }
 
 Result<uint32_t> ServedRollouts::find_group(const std::string& id, const std::string& name) const {
@@ -287,17 +271,13 @@ const ServedGroup* ServedRollouts::group(uint64_t number, uint32_t group) const 
 void ServedRollouts::commit(uint64_t number, const CommittedTokens& part, WeightVersion version) {
   const auto at = rollouts_.find(number);
   if (at == rollouts_.end() || at->second.groups[part.request.group.index].is_given[part.request.sample]) return;
-  const std::pair response(number, part.request);
-  if (part.first_index == 0) gaps_.erase(response);
-  if (gaps_.contains(response)) return;
-  if (!write([&](ServedJournal& journal) { return journal.commit(number, part, version); }).ok()) gaps_.insert(response);
+  journal_.commit(number, part, version);
 }
 
 void ServedRollouts::finish(uint64_t number, ServedResponse response, std::string_view line) {
   const auto at = rollouts_.find(number);
   if (at == rollouts_.end() || at->second.groups[response.group].is_given[response.sample]) return;
   Rollout& rollout = at->second;
-  gaps_.erase({number, {GroupId{response.group}, response.sample}});
   if (rollout.head.streams_groups) {
     response.line = line;
     return hold(rollout, std::move(response));
@@ -331,7 +311,7 @@ void ServedRollouts::hold(Rollout& rollout, ServedResponse response) {
 
 void ServedRollouts::give(Rollout& rollout, std::vector<ServedResponse> responses) {
   const uint64_t number = rollout.head.number;
-  if (write([&](ServedJournal& journal) { return journal.finish(number, responses); }).ok()) rollout.given_in_journal = responses.back().seq;
+  journal_.finish(number, responses);
   for (ServedResponse& response : responses) take_in_response(rollout, std::move(response));
   pump_all(number);
 }
@@ -353,11 +333,6 @@ std::vector<uint64_t> ServedRollouts::take_stopped(int64_t now_us) {
   }
   for (const uint64_t number : stopped) (void)close(rollouts_.at(number).head.id);
   return stopped;
-}
-
-void ServedRollouts::set_mark(const ServedModelMark& mark) {
-  mark_ = mark;
-  (void)write([&](ServedJournal& journal) { return journal.set_mark(mark); });
 }
 
 void ServedRollouts::take_in_response(Rollout& rollout, ServedResponse response) {
@@ -448,10 +423,7 @@ void ServedRollouts::pump_all(uint64_t rollout) {
 }
 
 void ServedRollouts::tick(int64_t now_us) {
-  if (!journal_failed_.ok() && now_us >= mend_us_) {
-    mend_us_ = now_us + kMendUs;
-    (void)mend_journal();
-  }
+  if (journal_.must_retry(now_us)) (void)mend_journal();
   std::vector<uint64_t> due;
   for (auto& [number, stream] : streams_) {
     if (stream.progress_us == 0 || now_us < stream.progress_due_us) continue;
@@ -466,40 +438,14 @@ void ServedRollouts::tick(int64_t now_us) {
   }
 }
 
-// ---- the journal ---------------------------------------------------------------------------------------------------------------
-
-Status ServedRollouts::sync() { return journal_ == nullptr ? Status{} : journal_->sync(); }
-
+/// Writes what a journal that failed lacks. Error: that groups are refused, since it still fails.
 Status ServedRollouts::mend_journal() {
-  if (journal_failed_.ok()) return {};
-  journal_failed_ = catch_up();
-  return journal_failed_.ok() ? Status{} : Status{not_written(journal_failed_)};
-}
-
-/// Writes what came since the write that failed, but for tokens (gaps_).
-Status ServedRollouts::catch_up() {
-  SEER_RETURN_IF_ERROR(journal_->reopen());
-  if (mark_) SEER_RETURN_IF_ERROR(journal_->set_mark(*mark_));
-  for (const uint64_t number : to_forget_) SEER_RETURN_IF_ERROR(journal_->forget(number));
-  to_forget_.clear();
-  for (auto& [number, rollout] : rollouts_) SEER_RETURN_IF_ERROR(catch_up(rollout));
-  return {};
-}
-
-/// Responses come in order, and no head acknowledges one before it is there: the process may die after each write.
-Status ServedRollouts::catch_up(Rollout& rollout) {
-  const ServedHead& head = rollout.head;
-  const auto given_after = [&](uint64_t seq) { return rollout.given.begin() + static_cast<ptrdiff_t>(seq); };
-  if (rollout.acknowledged_in_journal < head.acknowledged) {
-    SEER_RETURN_IF_ERROR(journal_->acknowledge(head, {given_after(rollout.acknowledged_in_journal), given_after(head.acknowledged)}));
-    rollout.acknowledged_in_journal = head.acknowledged;
-    rollout.given_in_journal = std::max(rollout.given_in_journal, head.acknowledged);
-  }
-  std::vector<ServedResponse> missing(given_after(rollout.given_in_journal), rollout.given.end());
-  for (ServedResponse& response : missing) response.line = *rollout.lines[response.seq - head.acknowledged - 1];
-  if (!missing.empty()) SEER_RETURN_IF_ERROR(journal_->finish(head.number, missing));
-  rollout.given_in_journal = rollout.state.given;
-  return journal_->add(head, static_cast<uint32_t>(rollout.groups.size()), {});
+  if (journal_.failed().ok()) return {};
+  std::vector<RolloutsJournal::Current> now;
+  for (const auto& [number, rollout] : rollouts_)
+    now.push_back({rollout.head, static_cast<uint32_t>(rollout.groups.size()), rollout.given, rollout.lines});
+  const Status& failed = journal_.catch_up(now);
+  return failed.ok() ? Status{} : Status{not_written(failed)};
 }
 
 }  // namespace seer

@@ -15,11 +15,11 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/serve/rollouts_journal.h"
 #include "protocols/result.h"
 #include "storage/served_journal.h"
 
@@ -83,7 +83,7 @@ class ServedRollouts {
   explicit ServedRollouts(ServedLimits limits, std::unique_ptr<ServedJournal> journal = nullptr);
   /// Takes in what the journal has. Returns what is to be run. Once, before all else.
   Result<std::vector<ServedWork>> restore();
-  bool has_journal() const { return journal_ != nullptr; }
+  bool has_journal() const { return journal_.is_there(); }
   const ServedLimits& limits() const { return limits_; }
 
   // ---- clients. Errors: kNotFound: no such rollout or group; kStale: it is not what the client takes it for; kFull: there is no room ----
@@ -115,7 +115,7 @@ class ServedRollouts {
   /// The rollouts that are to end now by their ServedStop, each once. They take no more groups.
   std::vector<uint64_t> take_stopped(int64_t now_us);
   /// Other weights are served from now on: a restart goes on from tokens of these.
-  void set_mark(const ServedModelMark& mark);
+  void set_mark(const ServedModelMark& mark) { journal_.set_mark(mark); }
   /// Whether what restore() gave was begun with the weights of this process's start, under the same version.
   bool had_same_weights() const { return had_same_weights_; }
   /// Whether groups of it wait for the weights that it expects; for its state. REQUIRES: the rollout is there.
@@ -133,9 +133,9 @@ class ServedRollouts {
 
   /// Why the journal cannot be written. What runs goes on, and is written later. When groups come the journal is tried again; they are
   /// refused if it still fails.
-  const Status& journal_failed() const { return journal_failed_; }
+  const Status& journal_failed() const { return journal_.failed(); }
   /// Makes what the journal has safe from a crash of the machine. Thread-safe.
-  Status sync();
+  Status sync() { return journal_.sync(); }
 
  private:
   struct Group {
@@ -158,7 +158,6 @@ class ServedRollouts {
     int64_t came_us = -1;       // when take_stopped() saw it first
     bool is_delivered = false;  // after its end some stream was sent all of it
     bool waits = false;
-    uint64_t given_in_journal = 0, acknowledged_in_journal = 0;  // up to these responses
     uint64_t left() const { return state.responses - state.given; }
     bool is_over() const { return !head.is_open && left() == 0; }
     bool must_stop(int64_t now_us) const;
@@ -183,20 +182,11 @@ class ServedRollouts {
   void erase(uint64_t number);
   void pump_all(uint64_t rollout);
   void end_stream(uint64_t stream, const std::string& line);
-  template <class Write>
-  Status write(Write write);
   Status mend_journal();
-  Status catch_up();
-  Status catch_up(Rollout& rollout);
 
   const ServedLimits limits_;
-  const std::unique_ptr<ServedJournal> journal_;
-  Status journal_failed_;
+  RolloutsJournal journal_;
   bool had_same_weights_ = false;
-  int64_t mend_us_ = 0;                  // when tick() tries the journal again
-  std::optional<ServedModelMark> mark_;  // the last one
-  std::set<std::pair<uint64_t, RequestId>> gaps_;  // responses of which the journal lacks some tokens, so that it gets no later ones
-  std::vector<uint64_t> to_forget_;      // rollouts that the journal may have and that are not there
   std::map<uint64_t, Rollout> rollouts_;  // by number
   std::map<std::string, uint64_t> number_of_;
   std::map<uint64_t, Stream> streams_;
