@@ -337,16 +337,8 @@ std::vector<int32_t> RunningBatch::slots_to_take(const std::vector<int32_t>& end
     for (int32_t slot = 0; slot < std::ssize(slots_); ++slot)
       if (at(slot).sequence != nullptr) slots.push_back(slot);
   } else {
-    // A finishing chunk also reports growth of the others. They have applied every step but the last; slots before it have
-    // applied the last one too.
-    const auto reports_growth = [&](int32_t slot) { return at(slot).sample_rows > 0 && !at(slot).sequence->keep_kv; };
-    slots = ended;
-    if (std::ranges::any_of(ended, reports_growth)) {
-      take_growing(last);
-      for (const int32_t slot : block_needs_) note_growth(slot);  // may have grown in the last step
-      for (const int32_t slot : growing_)
-        if (!std::ranges::binary_search(ended, slot)) slots.push_back(slot);
-    }
+    slots = growing_to_report(ended, last);
+    slots.insert(slots.end(), ended.begin(), ended.end());
   }
   const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).arrival}; };
   std::ranges::sort(slots, {}, order);
@@ -388,6 +380,19 @@ void RunningBatch::count_drafts(const Sequence& s) {
   drafts_->count_paths(s, gained_.by_step);
 }
 
+std::optional<StepResult> RunningBatch::take_steps_over() {
+  if (!is_ordered()) return std::nullopt;
+  std::optional<StepResult> figures = steps_.take_steps_over();
+  settle_blocks();
+  take_gains(steps_.step_running());
+  return figures;
+}
+
+// ---- growth ----------------------------------------------------------------------------------------------------------
+//
+// A chunk without KV to keep that ends reports how the others have grown (InstanceActor::report_growth). These stay in their
+// slots, so the gains of those that may have grown by a block are applied first.
+
 /// Notes that the sequence in this slot may have blocks that its log does not need yet, or growth not reported yet.
 void RunningBatch::note_growth(int32_t slot) {
   Slot& member = at(slot);
@@ -396,6 +401,7 @@ void RunningBatch::note_growth(int32_t slot) {
   growing_.push_back(slot);
 }
 
+/// Applies what those slots gained in the first `steps`. The ones that have nothing more to report are not noted any more.
 void RunningBatch::take_growing(int64_t steps) {
   std::erase_if(growing_, [&](int32_t slot) {
     Slot& member = at(slot);
@@ -408,22 +414,29 @@ void RunningBatch::take_growing(int64_t steps) {
   });
 }
 
-std::optional<StepResult> RunningBatch::take_steps_over() {
-  if (!is_ordered()) return std::nullopt;
-  std::optional<StepResult> figures = steps_.take_steps_over();
-  settle_blocks();
-  take_gains(steps_.step_running());
-  return figures;
+/// Slots whose growth a chunk in `ended` reports; without those in `ended`. When it ends they have applied every step
+/// before `last`, and those that arrived before it have applied `last` too.
+std::vector<int32_t> RunningBatch::growing_to_report(const std::vector<int32_t>& ended, int64_t last) {
+  const auto reports_growth = [&](int32_t slot) { return at(slot).sample_rows > 0 && !at(slot).sequence->keep_kv; };
+  if (std::ranges::none_of(ended, reports_growth)) return {};
+  take_growing(last);
+  for (const int32_t slot : block_needs_) note_growth(slot);  // may have grown in step `last`
+  std::vector<int32_t> slots = growing_;
+  std::erase_if(slots, [&](int32_t slot) { return std::ranges::binary_search(ended, slot); });
+  return slots;
 }
 
 // ---- leaving slots ---------------------------------------------------------------------------------------------------
 
 /// Gains that were not taken are lost.
 void RunningBatch::leave(Sequence& s) {
-  const int32_t slot = std::exchange(s.slot, kNoBatchSlot);
+  free_slot(std::exchange(s.slot, kNoBatchSlot));
+  add_unslotted(s);
+}
+
+void RunningBatch::free_slot(int32_t slot) {
   slot_rows_ -= std::exchange(at(slot), {}).rows;
   has_changed_ = true;
-  add_unslotted(s);
   steps_.leave(slot);
   std::erase(block_needs_, slot);
   std::erase(growing_, slot);
@@ -446,15 +459,8 @@ void RunningBatch::leave_all() {
 /// Frees the slots of dropped chunks.
 void RunningBatch::leave_dropped() {
   if (!std::exchange(some_dropped_, false)) return;
-  for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
-    if (at(slot).sequence != nullptr || at(slot).rows == 0) continue;
-    slot_rows_ -= std::exchange(at(slot), {}).rows;
-    has_changed_ = true;
-    steps_.leave(slot);
-    std::erase(block_needs_, slot);
-    std::erase(growing_, slot);
-    free_slots_.push_back(slot);
-  }
+  for (int32_t slot = 0; slot < std::ssize(slots_); ++slot)
+    if (at(slot).sequence == nullptr && at(slot).rows > 0) free_slot(slot);
 }
 
 // ---- blocks of slots -------------------------------------------------------------------------------------------------

@@ -126,9 +126,11 @@ class RunningBatch {
   void take_gains(int32_t slot, int64_t steps);
   void apply_gains(Slot member);
   void count_drafts(const Sequence& s);
-  void take_growing(int64_t steps);
   void note_growth(int32_t slot);
+  void take_growing(int64_t steps);
+  std::vector<int32_t> growing_to_report(const std::vector<int32_t>& ended, int64_t last);
   void leave(Sequence& s);
+  void free_slot(int32_t slot);
   void leave_with_gains(Sequence& s);
   void leave_all();
   void leave_dropped();
