@@ -15,8 +15,9 @@ constexpr int64_t kSweepEvery = 100;  // a sweep per 1/kSweepEvery of the reques
 constexpr int kSweepRounds = 2;
 constexpr double kUnexplained = 1e-3;  // a length is unexplained if a smaller share would reach it
 
-bool stopped_at_limit(const GroupState& group, const RequestState& request) {
-  return request.generated_tokens >= group.max_tokens;
+/// Its tokens are a whole length. Otherwise the length is at least that: the request is unfinished, or the limit cut it.
+bool shows_length(const GroupState& group, const RequestState& request) {
+  return request.has_length() && request.generated_tokens < group.max_tokens;
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ bool LengthOutlook::observe(const GroupState& group, const RequestState& request
   seen.any_finished = seen.any_finished || finished;
   if (seen.model_version != model_version_)
     make_current(group, seen);
-  else if (finished && !stopped_at_limit(group, request))
+  else if (shows_length(group, request))
     seen.posterior.add_finished(std::max<int64_t>(1, tokens), before);
   else
     seen.posterior.add_unfinished(tokens, before);
@@ -84,7 +85,7 @@ void LengthOutlook::make_current(const GroupState& group, Seen& seen) const {
   seen.posterior = LengthPosterior(model_);
   for (const RequestState& request : group.members) {
     const int64_t tokens = seen.counted_tokens[request.id.sample];
-    if (request.has_length() && !stopped_at_limit(group, request))
+    if (shows_length(group, request))
       seen.posterior.add_finished(std::max<int64_t>(1, tokens));
     else if (tokens > 0)
       seen.posterior.add_unfinished(tokens);
@@ -97,12 +98,11 @@ void LengthOutlook::visit(const GroupState& group) {
   seen.posterior.add_moments_of_group(moments_);
   for (const RequestState& request : group.members) {
     const int64_t tokens = seen.counted_tokens[request.id.sample];
-    const bool finished = request.has_length();
     if (tokens == 0) continue;
-    if (!finished || stopped_at_limit(group, request)) seen.posterior.add_moments_of_unfinished(tokens, moments_);
+    if (!shows_length(group, request)) seen.posterior.add_moments_of_unfinished(tokens, moments_);
     const bool unexplained = seen.posterior.survival(tokens) < kUnexplained;
     unexplained_ += unexplained;
-    tested_ += unexplained || finished;
+    tested_ += unexplained || request.has_length();
   }
 }
 
