@@ -233,6 +233,8 @@ class KvTiers {
   void make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urgency);
   /// Until that many slots are free, or will be. Only blocks that are used after `used_after`.
   void spill(int64_t slots, SpillClass up_to, std::optional<uint64_t> used_after = {});
+  void leave_to_cold_copy(Block& block);
+  bool add_to_spill(Block& block, std::vector<Block*>& batch);
   bool submit_spill(const std::vector<Block*>& batch);
   void on_spilled(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses);
   void drop_cold_duplicates();
@@ -240,10 +242,12 @@ class KvTiers {
   void promote_queued();
   void read_ahead();
   bool submit_read(const std::vector<Block*>& batch);
+  int64_t batch_blocks() const;                    // most of one read or write of the cold tier
   int64_t kept_free() const { return static_cast<int64_t>(config_.free_share * arena_->slot_count()); }
   void on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
                    const std::vector<uint32_t>& crcs);
   std::optional<SpillCandidate> next_to_move() const;
+  bool move_or_ask(const SpillCandidate& tail, int64_t blocks_max);
   void move_away(const SpillCandidate& tail, int64_t blocks_max);
   bool is_away_pending() const { return leaving_slots_ > 0 || away_ == AwayRoom::kAsked; }
   bool cold_io_is_under_way() const;

@@ -13,6 +13,8 @@ int64_t KvTiers::free_for_writers() const {
 
 int64_t KvTiers::free_soon() const { return int64_t{arena_->free_count()} + (writes_hang_ ? 0 : spilling_slots_) + leaving_slots_; }
 
+int64_t KvTiers::batch_blocks() const { return std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes()); }
+
 bool KvTiers::cold_io_is_under_way() const {
   return (spills_in_flight_ > 0 && !writes_hang_) || (reads_in_flight_ > 0 && !reads_hang_);
 }
@@ -79,44 +81,58 @@ void KvTiers::make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urg
     if (!drop_next_chain(for_owner, for_urgency)) break;
 }
 
+// The next block gives up its slot to its cold copy, if it has one. Otherwise a block moves to another machine, while one has or
+// may have room, else the next block is written to the cold tier.
 void KvTiers::spill(int64_t slots, SpillClass up_to, std::optional<uint64_t> used_after) {
   if (free_soon() >= slots) return;
-  const int64_t batch_blocks = std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes());
   // Parked blocks fill up the batch, because large writes are faster: at most a sixteenth of the slots, or a small arena
   // would be emptied.
-  const int64_t filled = std::max(slots, free_soon() + std::min<int64_t>(batch_blocks, arena_->slot_count() / 16));
-  std::vector<Block*> batch;
-  while (free_soon() < filled) {
+  const int64_t filled = std::max(slots, free_soon() + std::min<int64_t>(batch_blocks(), arena_->slot_count() / 16));
+  const auto may_leave = [&](const std::optional<SpillCandidate>& block) {
     const SpillClass last = free_soon() < slots ? up_to : SpillClass::kParked;
-    const auto may_leave = [&](const std::optional<SpillCandidate>& block) {
-      return block && block->spill_class <= last && (!used_after || block->next_use > *used_after);
-    };
+    return block && block->spill_class <= last && (!used_after || block->next_use > *used_after);
+  };
+  std::vector<Block*> batch;  // to write
+  bool goes_on = true;
+  while (goes_on && free_soon() < filled) {
     const auto next = index_.spill_order().first();
     if (!may_leave(next)) break;
     Block& block = *index_.find(next->key);
-    if (block.has_cold_copy) {
-      index_.apply(block, BlockEvent::kSpill);
-      index_.apply(block, BlockEvent::kSpilled);
-      free_slot(block);
-      continue;
-    }
-    if (const auto movable = next_to_move(); may_leave(movable)) {
-      if (away_ == AwayRoom::kNotAsked) {
-        away_ = AwayRoom::kAsked;
-        hooks_.find_away_room(filled - free_soon());
-      }
-      if (away_ == AwayRoom::kAsked) break;
-      move_away(*movable, filled - free_soon());
-      continue;
-    }
-    if (!cold_writable() || spills_in_flight_ >= config_.spill_batches_max) break;
-    index_.apply(block, BlockEvent::kSpill);
-    block.in_cold_io = true;
-    ++spilling_slots_;
-    batch.push_back(&block);
-    if (static_cast<int64_t>(batch.size()) == batch_blocks && !submit_spill(std::exchange(batch, {}))) return;
+    if (block.has_cold_copy)
+      leave_to_cold_copy(block);
+    else if (const auto movable = next_to_move(); may_leave(movable))
+      goes_on = move_or_ask(*movable, filled - free_soon());
+    else
+      goes_on = add_to_spill(block, batch);
   }
   if (!batch.empty()) submit_spill(batch);
+}
+
+void KvTiers::leave_to_cold_copy(Block& block) {
+  index_.apply(block, BlockEvent::kSpill);
+  index_.apply(block, BlockEvent::kSpilled);
+  free_slot(block);
+}
+
+/// Sends away a block and those before it in its chain. False: it is not known yet where to; the answer calls advance().
+bool KvTiers::move_or_ask(const SpillCandidate& tail, int64_t blocks_max) {
+  if (away_ == AwayRoom::kNotAsked) {
+    away_ = AwayRoom::kAsked;
+    hooks_.find_away_room(blocks_max);
+  }
+  if (away_ == AwayRoom::kAsked) return false;
+  move_away(tail, blocks_max);
+  return true;
+}
+
+/// Adds a block to the next write to the cold tier, and submits one that is full. False: the cold tier takes no more now.
+bool KvTiers::add_to_spill(Block& block, std::vector<Block*>& batch) {
+  if (!cold_writable() || spills_in_flight_ >= config_.spill_batches_max) return false;
+  index_.apply(block, BlockEvent::kSpill);
+  block.in_cold_io = true;
+  ++spilling_slots_;
+  batch.push_back(&block);
+  return std::ssize(batch) < batch_blocks() || submit_spill(std::exchange(batch, {}));
 }
 
 /// The block that leaves next for another machine, if that may have room.
@@ -133,8 +149,7 @@ std::optional<SpillCandidate> KvTiers::next_to_move() const {
 /// Sends away a block and those before it in its chain. REQUIRES: away_ is kFound; blocks_max > 0.
 void KvTiers::move_away(const SpillCandidate& tail, int64_t blocks_max) {
   constexpr int64_t kMessageBlocksMax = 4096;  // 0.3 MB
-  const int64_t count_max = std::min({blocks_max, away_blocks_, kMessageBlocksMax,
-                                      std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes())});
+  const int64_t count_max = std::min({blocks_max, away_blocks_, kMessageBlocksMax, batch_blocks()});
   const Block& last = *index_.find(tail.key);
   std::vector<Block*> blocks;
   for (Block* block : index_.held_from(tail.owner, 0)) {
@@ -266,9 +281,8 @@ bool KvTiers::drop_next_chain(OwnerId for_owner, const Urgency& for_urgency) {
 }
 
 void KvTiers::promote_queued() {
-  const int64_t batch_blocks = std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes());
   while (!promote_queue_.empty() && arena_->free_count() > 0 && reads_in_flight_ < config_.reads_max) {
-    const auto count = std::min<int64_t>(batch_blocks, arena_->free_count());
+    const auto count = std::min<int64_t>(batch_blocks(), arena_->free_count());
     std::vector<Block*> batch;
     for (const auto& [ticket, block] : promote_queue_) {
       if (std::ssize(batch) == count) break;
@@ -289,9 +303,9 @@ void KvTiers::read_ahead() {
   if (!promote_queue_.empty() || reads_in_flight_ > 0 || wanted_slots_ > 0) return;
   const auto next = index_.cold_order().last_parked();
   if (!next) return;
-  const int64_t batch_blocks = std::clamp<int64_t>(arena_->slot_count() / 16, 1, std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes()));
-  spill(kept_free() + batch_blocks, SpillClass::kParked, next->next_use);
-  const int64_t room = std::min(batch_blocks, arena_->free_count() - kept_free());
+  const int64_t blocks_max = std::clamp<int64_t>(arena_->slot_count() / 16, 1, batch_blocks());
+  spill(kept_free() + blocks_max, SpillClass::kParked, next->next_use);
+  const int64_t room = std::min(blocks_max, arena_->free_count() - kept_free());
   if (room <= 0) return;
   std::vector<Block*> missing = index_.held_from(next->owner, 0);
   std::ranges::reverse(missing);
