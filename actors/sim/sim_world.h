@@ -46,6 +46,14 @@ class SimWorld {
     return handle;
   }
 
+  /// Asks an actor. Calls `then` with its answer, or `silent` if there is none.
+  template <class Answer, class Handle, class Question>
+  void ask(const Handle& to, Question question, std::function<void(Answer&)> then, std::function<void()> silent = [] {}) {
+    // The unused argument is for CAF 0.17: see rt::spawn().
+    system.spawn([=](caf::event_based_actor* self, char) {
+      rt::ask(self, to, rt::kControlTimeoutUs, question).then([then](Answer& answer) { then(answer); }, [silent](const caf::error&) { silent(); });
+    }, char{});
+  }
   /// Calls `then` when the actor has ended.
   template <class Handle>
   void when_over(const Handle& watched, std::function<void(const rt::down&)> then) {

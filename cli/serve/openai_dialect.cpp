@@ -16,15 +16,15 @@ namespace seer {
 namespace {
 
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default of max_tokens; a chat goes on to the end of the context
-/// Names whose misspellings are refused: without them a request would be answered with other tokens, or less of them. The last lines are
-/// names that other servers know, near to these.
+/// Names whose misspellings are refused: without them a request would be answered with other tokens, or less of them. The last line has
+/// names near to these that other servers know.
 const std::vector<std::string> kNames{
     "model", "messages", "prompt", "prompt_token_ids", "tools", "tool_choice", "documents", "chat_template_kwargs", "add_generation_prompt",
     "add_special_tokens", "reasoning_effort", "response_format", "max_tokens", "max_completion_tokens", "min_tokens", "min_new_tokens",
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "length_penalty", "logit_bias",
-    "stop", "stop_token_ids", "ignore_eos", "seed", "sampling_seed", "n", "best_of", "logprobs", "top_logprobs", "logprob_mode", "stream",
+    "stop", "stop_token_ids", "ignore_eos", "seed", "sampling_seed", "n", "best_of", "logprobs", "top_logprobs", "stream",
     "stream_options", "return_token_ids", "return_tokens_as_token_ids", "include_stop_str_in_output", "skip_special_tokens",
-    "spaces_between_special_tokens", "request_id", "priority", "group_id", "group_size", "weight_version",
+    "spaces_between_special_tokens", "request_id", "priority", "group_id", "group_size",
     "store", "top_a", "prompt_logprobs", "stream_reasoning", "min_length", "max_length"};
 
 std::string error_text(const std::string& message, const char* type, const char* code) {

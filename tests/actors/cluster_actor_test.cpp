@@ -52,10 +52,7 @@ struct Bench {
   template <class Answer, class Question>
   Answer ask(Question question) {
     std::optional<Answer> answer;
-    // The unused argument is for CAF 0.17: see rt::spawn().
-    world.system.spawn([&](caf::event_based_actor* self, char) {
-      rt::ask(self, cluster, rt::kControlTimeoutUs, question).then([&](Answer& got) { answer = std::move(got); });
-    }, char{});
+    world.ask<Answer>(cluster, std::move(question), [&](Answer& got) { answer = std::move(got); });
     run();
     REQUIRE(answer.has_value());
     return *answer;

@@ -127,8 +127,8 @@ TEST_CASE("gateway: responses that were begun go on with their tokens, unless th
     b.finish();
     CHECK(b.responses.at(ticket).size() == 3);
     b.check_exact();
-    CHECK(b.told_version == WeightVersion{1});
     for (uint32_t sample = 0; sample < 3; ++sample) {
+      CHECK(b.told_versions.at({ticket, sample}) == WeightVersion{1});
       const bool goes_on = version == WeightVersion{1} && sample < 2;
       CHECK(b.first_told.at({ticket, sample}) == (goes_on ? std::ssize(request.begun[sample].output.ids) - 1 : 0));
     }

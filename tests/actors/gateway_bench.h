@@ -57,28 +57,30 @@ struct GatewayBench {
         .next_rollout = [this] { return next_rollout(); },
         .choose_schedule = std::move(choose),
         .nodes = [this] { return cluster.fleet.nodes(); }};
-    client = {.response = [this](Ticket ticket, uint32_t sample, Response r) {
-                                 CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
-                               },
-                               .tokens =
-                                   [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
-                                     std::vector<int32_t>& so_far = streamed[{ticket, sample}];
-                                     const auto [known, is_first] = first_told.try_emplace({ticket, sample}, part.first_index);
-                                     // It starts again: with its first token, or with those that another server had.
-                                     if (!so_far.empty() && (part.first_index == 0 || part.first_index == known->second)) {
-                                       ++restarts;
-                                       so_far.clear();
-                                       known->second = part.first_index;
-                                     }
-                                     CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
-                                     told_version = told_versions[{ticket, sample}] = version;
-                                     so_far.insert(so_far.end(), part.output.ids.begin(), part.output.ids.end());
-                                   },
-                               .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
+    client = {
+        .response =
+            [this](Ticket ticket, uint32_t sample, Response r) {
+              CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
+            },
+        .tokens = [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) { note_tokens({ticket, sample}, part, version); },
+        .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
     start(config);
   }
   void start(const GatewayConfig& config) {
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
+  }
+  void note_tokens(std::pair<Ticket, uint32_t> of, const CommittedTokens& part, WeightVersion version) {
+    std::vector<int32_t>& so_far = streamed[of];
+    const auto known = first_told.try_emplace(of, part.first_index).first;
+    // It starts again: with its first token, or with those that another server had.
+    if (!so_far.empty() && (part.first_index == 0 || part.first_index == known->second)) {
+      ++restarts;
+      so_far.clear();
+      known->second = part.first_index;
+    }
+    CHECK(part.first_index == known->second + std::ssize(so_far));
+    told_versions[of] = version;
+    so_far.insert(so_far.end(), part.output.ids.begin(), part.output.ids.end());
   }
   /// Its process is gone: so are its rollouts, and whatever was told to it. Another one may be started.
   void kill() {
@@ -181,7 +183,6 @@ struct GatewayBench {
   std::map<std::pair<Ticket, uint32_t>, WeightVersion> told_versions;  // of its last tokens
   int restarts = 0;
   int64_t rollouts = 0;  // begun
-  WeightVersion told_version;
   std::ostringstream lines;
   uint64_t last = 0;
   decltype(std::declval<SimWorld&>().spawn<GatewayActor>(GatewayConfig{}, GatewayFleet{}, GatewayClient{}, std::shared_ptr<GatewayDoor>{},

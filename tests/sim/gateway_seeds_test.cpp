@@ -28,15 +28,16 @@ struct Happened {
 
 class Storm {
  public:
-  Storm(uint64_t seed, Machines machines, const EventLog& log)
-      : rng_(seed * 0x9e3779b97f4a7c15ull),
+  Storm(uint64_t seed, Machines machines, const EventLog& log, Happened& all)
+      : all_(all),
+        rng_(seed * 0x9e3779b97f4a7c15ull),
         tokens_to_(seed % 2 == 0 ? TokensTo::kClient : TokensTo::kJournal),
         config_(config()),
         bench_(cluster(seed, machines, log), config_, choose()) {
     if (machines == Machines::kOfCluster) controller_.emplace(bench_, [this] { return from(0, kGapUsMax); });
   }
 
-  void run(Happened& all) {
+  void run() {
     bench_.run_for(1'000);
     for (int i = 0; i < kActs; ++i) {
       act();
@@ -46,7 +47,7 @@ class Storm {
     bench_.tell([](GatewayActor& gateway) { gateway.go_on(); });
     bench_.cluster.world.run_until(600'000'000, [this] { return bench_.handle != nullptr; });
     bench_.finish();
-    check(all);
+    check();
     bench_.tell([](GatewayActor& gateway) { CHECK(gateway.flush().ok()); });  // ends the last rollout
     bench_.run_for(ClusterActor::kReturnUs + 60'000'000);  // what a new controller does not know of is kept so long
     const Status drained = bench_.cluster.drained();
@@ -144,7 +145,7 @@ class Storm {
     ++orders_;
     const InFlight how = in_flight();
     bench_.tell([this, next, how](GatewayActor& gateway) {
-      const auto done = [this](const Status& status) { ++answered_, updated_ += status.ok() ? 1 : 0; };
+      const auto done = [this](const Status& status) { ++answered_, all_.updates += status.ok() ? 1 : 0; };
       gateway.update_weights({.what = {next, "weights"}, .in_flight = how, .done = done});
     });
   }
@@ -153,7 +154,7 @@ class Storm {
     ++orders_;
     bench_.tell([this, next](GatewayActor& gateway) {
       gateway.update_weights({.what = {next, "weights"}, .in_flight = InFlight::kFinish, .done = [this, next](const Status& status) {
-        ++answered_, updated_ += status.ok() ? 1 : 0;
+        ++answered_, all_.updates += status.ok() ? 1 : 0;
         if (status.ok() || next <= bench_.state().weights.version()) return;
         bench_.cluster.world.after(kGapUsMax, [this, next] { insist(next); });
       }});
@@ -184,20 +185,20 @@ class Storm {
       rt::kill(bench_.cluster.kv_node(node));
     else
       rt::kill(bench_.cluster.instance(instance));
-    ++crashes_;
+    ++all_.crashes;
   }
   void lose_machine(uint32_t node) {
     const int64_t down_us = from(1, 4 * kGapUsMax);
     if (chance(20) && bench_.handle) return die();
     if (chance(20)) {
       controller_->restart(down_us);
-      ++controllers_;
+      ++all_.controllers;
     } else if (chance(50)) {
       controller_->crash(node, down_us);
-      ++machine_crashes_;
+      ++all_.machine_crashes;
     } else {
       controller_->drain(node, from(1, 8 * kGapUsMax), down_us);
-      ++drains_;
+      ++all_.drains;
     }
   }
 
@@ -205,7 +206,7 @@ class Storm {
   void die() {
     bench_.kill();
     bench_.run_for(0);
-    ++deaths_;
+    ++all_.deaths;
     answered_ = orders_;  // nobody waits for those any more
     idle_ = pauses_;
     controller_->ask_weights([this](WeightVersion version, uint64_t weights) {
@@ -243,13 +244,13 @@ class Storm {
     return asked.request.begun.empty() ? 0 : asked.request.begun[sample].output.size();
   }
 
-  void check(Happened& all) {
+  void check() {
     for (const auto& [ticket, asked] : asked_) {
       CAPTURE(ticket);
       const auto& given = bench_.responses[ticket];
       CHECK((given.size() == asked.responses || asked.is_cancelled));
-      all.cancelled += asked.responses - static_cast<int64_t>(given.size());
-      for (const auto& [sample, response] : given) check(ticket, asked, sample, response, all);
+      all_.cancelled += asked.responses - static_cast<int64_t>(given.size());
+      for (const auto& [sample, response] : given) check(ticket, asked, sample, response);
     }
     const GatewayActor& state = bench_.state();
     CHECK(state.open.empty());
@@ -259,19 +260,13 @@ class Storm {
     CHECK(answered_ == orders_);
     CHECK(idle_ == pauses_);
     if (tokens_to_ == TokensTo::kClient) CHECK(bench_.restarts == 0);
-    all.restarts += bench_.restarts;
-    all.updates += updated_;
-    all.crashes += crashes_;
-    all.machine_crashes += machine_crashes_;
-    all.drains += drains_;
-    all.controllers += controllers_;
-    all.deaths += deaths_;
-    all.rollouts += bench_.rollouts;
+    all_.restarts += bench_.restarts;
+    all_.rollouts += bench_.rollouts;
   }
-  void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response, Happened& all) {
+  void check(Ticket ticket, const Asked& asked, uint32_t sample, const Response& response) {
     CAPTURE(sample);
     if (response.finish == FinishReason::kError) {
-      ++all.stale;
+      ++all_.stale;
       CHECK(response.output.empty());
       // A client that heard tokens of weights that no machine has any more cannot have the others.
       if (controller_ && asked.request.tokens_to == TokensTo::kClient && response.error.starts_with("no instance is left")) return;
@@ -287,12 +282,12 @@ class Storm {
     CHECK(std::equal(response.output.ids.begin(), response.output.ids.end(), right.ids.begin()));
     CHECK(std::equal(response.output.logprobs.begin(), response.output.logprobs.end(), right.logprobs.begin()));
     if (response.finish == FinishReason::kAborted) {
-      ++all.aborted;
+      ++all_.aborted;
       const bool may_restart = asked.request.tokens_to == TokensTo::kClient;
       const bool changed_unasked = has_elsewhere_ || bench_.logged("weights_late") > 0;
       CHECK(((may_restart && changed_unasked) || (may_restart ? restarts_ : aborts_) >= asked.came));
     } else {
-      ++all.whole;
+      ++all_.whole;
       CHECK(size == right.ids.size());
     }
     if (asked.request.tokens_to == TokensTo::kNobody || asked.is_cancelled) return;
@@ -318,6 +313,7 @@ class Storm {
   bool chance(uint64_t percent) { return rng_() % 100 < percent; }
   int64_t from(int64_t least, int64_t most) { return least + static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - least + 1)); }
 
+  Happened& all_;
   std::mt19937_64 rng_;
   int64_t lost_ = 0, late_ = 0, failed_ = 0;  // of 1000 messages between machines; of 1000 updates of an engine
   const TokensTo tokens_to_;
@@ -327,7 +323,7 @@ class Storm {
   std::map<Ticket, Asked> asked_;
   uint64_t versions_ = 1, orders_ = 0, answered_ = 0;
   bool has_elsewhere_ = false;  // weights that another process ordered
-  int64_t updated_ = 0, pauses_ = 0, idle_ = 0, crashes_ = 0, machine_crashes_ = 0, drains_ = 0, controllers_ = 0, deaths_ = 0;
+  int64_t pauses_ = 0, idle_ = 0;
   int64_t acts_ = 0, aborts_ = -1, restarts_ = -1;  // the last act that may abort, and that may abort who heard its tokens
 };
 
@@ -338,8 +334,8 @@ std::optional<Happened> run_storms(Machines machines, const std::string& test) {
   Happened all;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     INFO("again: SEER_GATEWAY_FIRST_SEED=", seed, " SEER_GATEWAY_SEEDS=1 build/release/bin/seer_sim_tests -tc='", test, "'");
-    Storm storm(seed, machines, count == 1 ? EventLog::to(std::cout, LogLevel::kInfo, LogClock::kVirtual) : EventLog{});
-    storm.run(all);
+    Storm storm(seed, machines, count == 1 ? EventLog::to(std::cout, LogLevel::kInfo, LogClock::kVirtual) : EventLog{}, all);
+    storm.run();
     if (count == 1) std::cout << "Of the gateway:\n" << storm.gateway_log();
   }
   MESSAGE(count, " seeds: ", all.whole, " whole responses, ", all.aborted, " aborted, ", all.stale, " of other weights, ", all.cancelled,

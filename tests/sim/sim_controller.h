@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "actors/cluster_actor.h"
@@ -20,16 +21,16 @@ class SimController {
     bench_.next_rollout = [id = kFirstNumber]() mutable { return RolloutId{static_cast<uint32_t>(++id)}; };
     bench_.weights_are = [this](const ClusterWeights& weights) {
       weights_ = weights.what;
-      rt::post(controller_, weights);
+      tell_controller(weights);
     };
-    bench_.changed_late = [this](const WeightsUpdated& answer) { rt::post(controller_, answer); };
+    bench_.changed_late = [this](const WeightsUpdated& answer) { tell_controller(answer); };
     bench_.before_rollout = [this](RolloutConfig& config) {
       config.machines_may_join = true;
       if (instances_up() > 0) config.instances_expected = instances_up();
     };
     bench_.rollout_started = [this](RolloutId id, const RolloutHandle& rollout) {
       rollouts_.insert(id);
-      rt::post(controller_, RolloutStarted{id, rollout});
+      tell_controller(RolloutStarted{id, rollout});
     };
     start_controller();
     for (uint32_t n = 0; n < bench_.cluster.options.nodes; ++n) load(n);
@@ -43,7 +44,7 @@ class SimController {
   /// It leaves, and enters again down_us after it has.
   void drain(uint32_t n, int64_t timeout_us, int64_t down_us) {
     down_us_[n] = down_us;
-    rt::post(controller_, DrainMachine{NodeId{n}, timeout_us});
+    tell_controller(DrainMachine{NodeId{n}, timeout_us});
   }
   /// The controller's process is gone, and another one is started after down_us. Machines and gateway enter again.
   void restart(int64_t down_us) {
@@ -58,7 +59,7 @@ class SimController {
   void ask_weights(std::function<void(WeightVersion, uint64_t weights)> then) {
     const auto again = [this, then] { world().after(kAgainUs, [this, then] { ask_weights(then); }); };
     if (!controller_) return again();
-    ask<RolloutEntered>(controller_, EnterRollout{},
+    world().ask<RolloutEntered>(controller_, EnterRollout{},
                         [=](const RolloutEntered& entered) { entered.error.empty() ? then(entered.version, entered.weights) : again(); }, again);
   }
   /// Another server updates all machines that the gateway knows.
@@ -73,9 +74,8 @@ class SimController {
 
  private:
   static constexpr uint64_t kFirstNumber = 1000;  // the first rollout has the next one
-  static constexpr int64_t kAgainUs = 1'000;
-
-  static constexpr int64_t kOtherUs = 1'000'000;
+  static constexpr int64_t kAgainUs = 1'000;      // between two questions
+  static constexpr int64_t kOtherUs = 1'000'000;  // that the other server waits for machines
 
   /// Of the other server.
   struct Answers {
@@ -93,7 +93,7 @@ class SimController {
     while (const auto step = other_.take())
       if (const auto* run = std::get_if<WeightUpdates::Run>(&*step)) {
         other_weights_ = run->now;
-        if (controller_) rt::post(controller_, other_weights_);
+        tell_controller(other_weights_);
       }
   }
 
@@ -118,12 +118,10 @@ class SimController {
   SimWorld& world() { return bench_.cluster.world; }
   Fleet& fleet() { return bench_.cluster.fleet; }
   void later(std::function<void()> then) { world().after(delay_us_(), std::move(then)); }
-  template <class Answer, class Handle, class Question>
-  void ask(const Handle& to, Question question, std::function<void(Answer&)> then, std::function<void()> silent = [] {}) {
-    // The unused argument is for CAF 0.17: see rt::spawn().
-    world().system.spawn([=](caf::event_based_actor* self, char) {
-      rt::ask(self, to, rt::kControlTimeoutUs, question).then([then](Answer& answer) { then(answer); }, [silent](const caf::error&) { silent(); });
-    }, char{});
+  /// Lost while there is none.
+  template <class Message>
+  void tell_controller(Message message) {
+    if (controller_) rt::post(controller_, std::move(message));
   }
 
   // ---- the gateway's process ------------------------------------------------------------------------------------------------
@@ -134,7 +132,7 @@ class SimController {
   }
   /// It asks which directory there is, says what it has, and watches.
   void follow(const ClusterHandle& controller) {
-    ask<RolloutEntered>(controller, EnterRollout{}, [this, controller](const RolloutEntered& entered) {
+    world().ask<RolloutEntered>(controller, EnterRollout{}, [this, controller](const RolloutEntered& entered) {
       fleet().use_directory(entered.directory);
       std::erase_if(rollouts_, [this](RolloutId id) { return fleet().rollout(id) == nullptr; });
       for (const RolloutId id : rollouts_) {
@@ -175,7 +173,7 @@ class SimController {
     const ClusterIdentity identity = instance_identity(made->instances.begin()->second.engine->info(), 0);
     const auto again = [this, n, made] { world().after(kAgainUs, [this, n, made] { enter(n, made); }); };
     if (!controller_) return again();
-    ask<ClusterEntered>(controller_, EnterCluster{.node = NodeId{n}, .identity = identity},
+    world().ask<ClusterEntered>(controller_, EnterCluster{.node = NodeId{n}, .identity = identity},
                         [=, this](const ClusterEntered& entered) {
                           if (!entered.error.empty()) return again();
                           start(n, entered, identity, made);
@@ -188,7 +186,7 @@ class SimController {
     const NodeHandle node =
         start_node(world().system, config, bench_.cluster.makers, std::move(*made), way_to(entered.directory), bench_.cluster.options.log);
     machines_[n] = {{{NodeId{n}, "", 0}, node, static_cast<uint32_t>(config.instances.size())}, identity, entered.epoch};
-    if (controller_) rt::post(controller_, machines_[n].ready);
+    tell_controller(machines_[n].ready);
     world().when_over(node, [this, n](const rt::down&) {
       machines_.erase(n);
       world().after(down_us_[n], [this, n] { load(n); });
@@ -199,14 +197,14 @@ class SimController {
     if (at == machines_.end()) return;
     const auto tell = [this, machine = at->second](const ClusterIdentity& now) {
       const NodeId node = machine.ready.at.node;
-      ask<ClusterEntered>(controller_, EnterCluster{.node = node, .identity = now, .epoch = machine.epoch},
+      world().ask<ClusterEntered>(controller_, EnterCluster{.node = node, .identity = now, .epoch = machine.epoch},
                           [this, machine](const ClusterEntered& entered) {
                             if (!entered.error.empty()) return rt::kill(machine.ready.handle);  // its process ends
                             rt::post(machine.ready.handle, DirectoryUp{way_to(entered.directory)});
-                            rt::post(controller_, machine.ready);
+                            tell_controller(machine.ready);
                           });
     };
-    ask<NodeReport>(at->second.ready.handle, GetReport{}, [=, identity = at->second.identity](const NodeReport& report) {
+    world().ask<NodeReport>(at->second.ready.handle, GetReport{}, [=, identity = at->second.identity](const NodeReport& report) {
       tell(report.identity.model.empty() ? identity : report.identity);
     });
   }
