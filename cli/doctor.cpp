@@ -50,6 +50,8 @@ std::vector<std::string> find_instruction_sets() {
   if ((b & avx512) == avx512 && saves(0xe6)) sets.push_back("AVX-512");
   constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // leaf 7, edx
   if ((d & kAmxBf16) != 0 && (d & kAmxTile) != 0 && saves(0x60000)) sets.push_back("AMX");
+  constexpr uint32_t kAvxVnni = 1u << 4;  // leaf 7, subleaf 1, eax
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvxVnni) != 0 && saves(0x6)) sets.push_back("AVX-VNNI");
   return sets;
 }
 #else

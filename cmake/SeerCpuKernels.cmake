@@ -1,5 +1,5 @@
 # CPU kernels of the engine (gpu/cpu). The same kernel source is compiled once per instruction set; which one runs is
-# decided at run time. Files named *_amx.cpp, *_avx512.cpp, *_avx2.cpp get their flags here; all others build for the baseline.
+# decided at run time. Files named *_amx.cpp, *_avx512vnni.cpp, *_avx512.cpp, *_avxvnni.cpp, *_avx2.cpp get their flags here; all others build for the baseline.
 file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/gpu/cpu/*.cpp)
 if(cpu_sources)
   target_sources(seer_gpu PRIVATE ${cpu_sources})
@@ -8,8 +8,12 @@ if(cpu_sources)
     foreach(source ${cpu_sources})
       if(source MATCHES "_amx\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512_flags};-mamx-tile;-mamx-bf16")
+      elseif(source MATCHES "_avx512vnni\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512_flags};-mavx512vnni")
       elseif(source MATCHES "_avx512\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
+      elseif(source MATCHES "_avxvnni\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mavxvnni")
       elseif(source MATCHES "_avx2\\.cpp$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma")
       endif()

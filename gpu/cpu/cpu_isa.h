@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use. The environment variable SEER_CPU_ISA (scalar, avx2, avx512 or amx)
+// Which instruction set the CPU kernels use. The environment variable SEER_CPU_ISA (scalar, avx2, avxvnni, avx512 or amx)
 // replaces kAuto, so that tests can run a whole program on the kernels of an older processor. It is read here rather than
 // passed as an option because all kernels give the same bits: it changes nothing that a user could ask for.
 #pragma once

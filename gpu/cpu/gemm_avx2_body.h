@@ -26,10 +26,7 @@ enum class Fetch { kNone, kNear, kFar };
 template <Fetch kFetch>
 SEER_INLINE void fetch(const std::byte* line) {
   if constexpr (kFetch == Fetch::kNear) prefetch_in_place<CacheLevel::kL1>(line + 1024);
-  if constexpr (kFetch == Fetch::kFar) {
-    prefetch_in_place<CacheLevel::kL2>(line + weight_prefetch.far_bytes);
-    prefetch_in_place<CacheLevel::kL1>(line + weight_prefetch.near_bytes);
-  }
+  if constexpr (kFetch == Fetch::kFar) prefetch_weights_in_place(line);
 }
 
 // Lines are the weights of a block for half a panel. even() and odd() give those of a pair of inputs for eight of its

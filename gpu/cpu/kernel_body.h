@@ -22,6 +22,8 @@ constexpr CpuKernels make_kernels(const char* name) {
           .gemm_int8 = gemm<int8_t>,
           .gemm_bf16_tiles = nullptr,
           .gemm_int8_tiles = nullptr,
+          .quantize_row = quantize_row,
+          .gemm_w8a8 = nullptr,
           .gemm_f32 = gemm<float>,
           .rms_norm = rms_norm,
           .rope = rope,

@@ -39,6 +39,8 @@ const CpuKernels* cpu_kernels(CpuIsa isa) {
       return amx_kernels();
     case CpuIsa::kAvx512:
       return avx512_kernels();
+    case CpuIsa::kAvxVnni:
+      return avx_vnni_kernels();
     case CpuIsa::kAvx2:
       return avx2_kernels();
     case CpuIsa::kScalar:

@@ -11,6 +11,8 @@
 //   int8  groups of kInt8GroupColumns inputs; the last may be shorter (whole blocks of 32). A group's sum is the bf16 dot
 //         product above of the inputs and the weights as integers -127..127, which bf16 holds exactly; then
 //         y = fma(scale of the group, its sum, y) in ascending order, from zero.
+//   w8a8  the same groups and integers, and inputs as integers too (QuantizedGroup). A group's sum is that of the integers'
+//         products, which no order changes; then y = fma(weights' scale, sum * inputs' scale, y), in ascending order, from zero.
 // Sums over a row (norms, softmax): 16 partial sums, element i into sum i % 16 in ascending order, then the tree
 // (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 #pragma once
@@ -19,7 +21,8 @@
 
 namespace seer {
 
-enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512, kAmx };
+/// kAvxVnni: AVX2 with dot products of bytes.
+enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvxVnni, kAvx512, kAmx };
 
 /// KV cache of one layer and one KV head as the kernels see it. Positions are stored in tiles of 16:
 ///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2 positions]
@@ -72,6 +75,16 @@ inline constexpr int32_t kInt8GroupColumns = 64;
 /// Bytes of one group of a panel: scales of 32 outputs, then their weights.
 inline constexpr int32_t kInt8GroupBytes = 32 * 4 + 32 * kInt8GroupColumns;
 
+/// Some inputs of a row as integers; quantize_row() makes them. Their scale is the largest magnitude / 127. An integer is
+/// input * (127 / the largest magnitude), rounded to the nearest, ties to even: -127..127. If that magnitude is below 2^-110, the
+/// group is zero; if one is an infinity or NaN, the scale is NaN, and with it every output of the row.
+struct QuantizedGroup {
+  float scale;
+  int32_t offset;  // -128 x the sum of the integers, for kernels that multiply weights as stored: plus 128
+  int8_t integers[kInt8GroupColumns];  // after a row's last input: zeros
+};
+constexpr int32_t int8_groups(int32_t columns) { return (columns + kInt8GroupColumns - 1) / kInt8GroupColumns; }
+
 struct CpuKernels {
   const char* name;
 
@@ -89,6 +102,10 @@ struct CpuKernels {
                           int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   /// Fewer rows take gemm_int8: to expand weights for tiles would cost more than it gains.
   int32_t int8_tile_rows_min = 1;
+  /// x: int8_groups(columns_padded) per row.
+  void (*quantize_row)(const float* x, int32_t columns_padded, QuantizedGroup* out);
+  void (*gemm_w8a8)(const QuantizedGroup* x, int32_t rows, int32_t groups, const int8_t* w, int32_t panel_begin,
+                    int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
@@ -113,6 +130,7 @@ const CpuKernels* cpu_kernels(CpuIsa isa);
 // Defined by kernels_<isa>.cpp.
 const CpuKernels* scalar_kernels();
 const CpuKernels* avx2_kernels();
+const CpuKernels* avx_vnni_kernels();  // the AVX2 kernels, and their gemm_w8a8
 const CpuKernels* avx512_kernels();
 const CpuKernels* amx_kernels();  // the AVX-512 kernels, and those with tiles
 

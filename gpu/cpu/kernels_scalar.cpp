@@ -2,10 +2,16 @@
 
 #include "gpu/cpu/kernel_body.h"
 
+#include "gpu/cpu/w8a8.h"
+
 namespace seer {
 
 const CpuKernels* scalar_kernels() {
-  static constexpr CpuKernels kernels = make_kernels("scalar");
+  static const CpuKernels kernels = [] {
+    CpuKernels k = make_kernels("scalar");
+    k.gemm_w8a8 = gemm_w8a8_scalar;
+    return k;
+  }();
   return &kernels;
 }
 

@@ -106,6 +106,12 @@ struct Lanes {
   static SEER_INLINE I sar(I a) {
     return {_mm256_srai_epi32(a.lo, kBits), _mm256_srai_epi32(a.hi, kBits)};
   }
+  static SEER_INLINE void store_low_bytes(int8_t* p, I a) {
+    const __m256i halves = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(_mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24), 24), _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24), 24)),
+        0b11011000);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+  }
   static SEER_INLINE float sum(F a) {
     const __m256 eight = _mm256_add_ps(a.lo, a.hi);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -75,6 +75,9 @@ struct Lanes {
   static SEER_INLINE I sar(I a) {
     return _mm512_srai_epi32(a, kBits);
   }
+  static SEER_INLINE void store_low_bytes(int8_t* p, I a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+  }
   static SEER_INLINE float sum(F a) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -134,6 +134,9 @@ struct Lanes {
   static SEER_INLINE I sar(I a) {
     return make_i([&](int i) { return a.v[i] >> kBits; });
   }
+  static SEER_INLINE void store_low_bytes(int8_t* p, I a) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+  }
   static SEER_INLINE float sum(F a) {
     for (int width = 8; width > 0; width /= 2)
       for (int i = 0; i < width; ++i) a.v[i] = a.v[i] + a.v[i + width];

@@ -30,12 +30,26 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
 }
 
 void Linear::prepare(const PackedMatrix& weights, Activations& in, int32_t rows) {
-  if (!reads_bf16_rows(weights, rows)) return;
-  const int32_t width = weights.columns_padded();
+  if (weights.type() == MatrixType::kW8a8)
+    prepare_quantized_rows(in, rows, weights.columns_padded());
+  else if (reads_bf16_rows(weights, rows))
+    prepare_bf16_rows(in, rows, weights.columns_padded());
+}
+
+void Linear::prepare_quantized_rows(Activations& in, int32_t rows, int32_t width) {
+  const int32_t groups = int8_groups(width);
+  const auto size = static_cast<size_t>(rows) * static_cast<size_t>(groups);
+  if (quantized_rows_.size() < size) quantized_rows_ = AlignedArray<QuantizedGroup>(size);
+  pool_.run_ranges(rows, std::max(1, kRoundGrainFloats / width), [&](int32_t begin, int32_t end, int32_t) {
+    for (int32_t r = begin; r < end; ++r)
+      kernels_.quantize_row(in.row(r), width, quantized_rows_.data() + static_cast<int64_t>(r) * groups);
+  });
+}
+
+void Linear::prepare_bf16_rows(Activations& in, int32_t rows, int32_t width) {
   const auto size = static_cast<size_t>(rows) * static_cast<size_t>(width);
   if (bf16_rows_.size() < size) bf16_rows_ = AlignedArray<uint16_t>(size);
-  const int32_t grain = std::max(1, kRoundGrainFloats / width);
-  pool_.run_ranges(rows, grain, [&](int32_t begin, int32_t end, int32_t) {
+  pool_.run_ranges(rows, std::max(1, kRoundGrainFloats / width), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t r = begin; r < end; ++r) {
       const float* from = in.row(r);
       uint16_t* to = bf16_rows_.data() + static_cast<int64_t>(r) * width;
@@ -60,6 +74,11 @@ void Linear::multiply_here(const PackedMatrix& weights, Activations& in, int32_t
     case MatrixType::kInt8:
       if (tiles) return run(kernels_.gemm_int8_tiles, bf16_row, columns, weights.int8_data());
       return run(kernels_.gemm_int8, in.row(row), in.stride, weights.int8_data());
+    case MatrixType::kW8a8: {
+      const int32_t groups = int8_groups(columns);
+      return kernels_.gemm_w8a8(quantized_rows_.data() + int64_t{row} * groups, rows, groups,
+                                weights.int8_data() + panel_begin * weights.panel_elements(), 0, panels, out, out_stride);
+    }
     case MatrixType::kF32:
       return run(kernels_.gemm_f32, in.row(row), in.stride, weights.f32_data());
   }

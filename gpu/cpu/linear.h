@@ -38,6 +38,9 @@ class Linear {
                      int32_t panel_end, float* out, int64_t out_stride) const;
 
  private:
+  // What the kernels read instead of floats.
+  void prepare_bf16_rows(Activations& in, int32_t rows, int32_t width);
+  void prepare_quantized_rows(Activations& in, int32_t rows, int32_t width);
   // Whether this many rows are multiplied by a kernel with tiles, which reads them as bf16; the others read floats.
   bool reads_bf16_rows(const PackedMatrix& weights, int32_t rows) const {
     if (!weights.rounds_inputs() || kernels_.gemm_bf16_tiles == nullptr) return false;
@@ -46,7 +49,9 @@ class Linear {
 
   const CpuKernels& kernels_;
   ThreadPool& pool_;
-  AlignedArray<uint16_t> bf16_rows_;  // [rows][columns_padded] of the matrix at hand
+  // Of the matrix at hand:
+  AlignedArray<uint16_t> bf16_rows_;             // [rows][columns_padded]
+  AlignedArray<QuantizedGroup> quantized_rows_;  // [rows][groups]
 };
 
 }  // namespace seer

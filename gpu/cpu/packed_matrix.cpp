@@ -46,10 +46,6 @@ int8_t quantize(float weight, float scale) {
   return static_cast<int8_t>(std::bit_cast<uint32_t>(weight / scale + 12582912.0f));
 }
 
-int32_t int8_block_index(int32_t half, int32_t column) {  // within a group's weights, of the first output of a half
-  return column / 32 * 1024 + half * 512 + column % 32 / 2 * 32 + column % 2 * 16;
-}
-
 }  // namespace
 
 PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type, PageArena* arena)
@@ -63,8 +59,14 @@ PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type, PageA
     int8_data_ = AlignedArray<int8_t>(group_offset(rows_padded(), 0), arena);
 }
 
+int32_t PackedMatrix::integer_index(int32_t row, int32_t column) const {
+  const int32_t half = row % kPanelRows / kHalfRows, r = row % kHalfRows, k = column % kInt8GroupColumns;
+  if (type_ == MatrixType::kW8a8) return half * 1024 + k / 4 * 64 + r * 4 + k % 4;
+  return k / 32 * 1024 + half * 512 + k % 32 / 2 * 32 + k % 2 * 16 + r;
+}
+
 size_t PackedMatrix::group_offset(int32_t row, int32_t column) const {
-  const auto groups = static_cast<size_t>((columns_ + kInt8GroupColumns - 1) / kInt8GroupColumns);
+  const auto groups = static_cast<size_t>(int8_groups(columns_));
   return (row / kPanelRows * groups + column / kInt8GroupColumns) * kInt8GroupBytes;
 }
 
@@ -79,7 +81,7 @@ void PackedMatrix::fill(int32_t row_begin, const TensorView& tensor) {
   SEER_CHECK(tensor.shape.size() == 2);
   SEER_CHECK(tensor.shape[1] == columns_, tensor.shape[1], columns_);
   SEER_CHECK(row_begin + tensor.shape[0] <= rows_, row_begin, tensor.shape[0], rows_);
-  SEER_CHECK(type_ == MatrixType::kInt8 || (tensor.type == TensorType::kBf16) == (type_ == MatrixType::kBf16),
+  SEER_CHECK(has_integers() || (tensor.type == TensorType::kBf16) == (type_ == MatrixType::kBf16),
              to_string(tensor.type));
   const size_t row_bytes = static_cast<size_t>(columns_) * element_bytes(tensor.type);
   const auto row_end = static_cast<int32_t>(row_begin + tensor.shape[0]);
@@ -91,7 +93,7 @@ void PackedMatrix::fill(int32_t row_begin, const TensorView& tensor) {
     else if (type_ == MatrixType::kF32)
       fill_f32(row, count, in, tensor.type);
     else
-      fill_int8(row, count, in, tensor.type);
+      fill_integers(row, count, in, tensor.type);
     row += count;
     in += row_bytes * count;
   }
@@ -123,9 +125,10 @@ void PackedMatrix::fill_f32(int32_t row, int32_t count, const std::byte* in, Ten
   }
 }
 
-void PackedMatrix::fill_int8(int32_t row, int32_t count, const std::byte* in, TensorType from) {
+void PackedMatrix::fill_integers(int32_t row, int32_t count, const std::byte* in, TensorType from) {
   const size_t row_bytes = static_cast<size_t>(columns_) * element_bytes(from);
-  const int32_t half = row % kPanelRows / kHalfRows, first = row % kHalfRows;
+  const int step = type_ == MatrixType::kW8a8 ? 4 : 1;  // of the rows of a half
+  const int8_t bias = type_ == MatrixType::kW8a8 ? -128 : 0;  // 128, modulo 256
   for (int32_t column = 0; column < columns_; column += kInt8GroupColumns) {
     const int32_t taken = std::min(kInt8GroupColumns, columns_ - column);
     int8_t* group = int8_data_.data() + group_offset(row, column);
@@ -140,9 +143,10 @@ void PackedMatrix::fill_int8(int32_t row, int32_t count, const std::byte* in, Te
       else
         std::memset(integers[r], 0, sizeof integers[r]);
     }
-    int8_t* weights = group + kPanelRows * 4 + first;
-    for (int32_t k = 0; k < taken; ++k)
-      for (int32_t r = 0; r < count; ++r) weights[int8_block_index(half, k) + r] = integers[r][k];
+    for (int32_t k = 0; k < taken; ++k) {
+      int8_t* const weights = group + kPanelRows * 4 + integer_index(row, k);
+      for (int32_t r = 0; r < count; ++r) weights[r * step] = static_cast<int8_t>(integers[r][k] ^ bias);
+    }
   }
 }
 
@@ -150,12 +154,12 @@ void PackedMatrix::read_row(int32_t row, float* out) const {
   SEER_CHECK(row >= 0, row);
   SEER_CHECK(row < rows_, row, rows_);
   for (int32_t column = 0; column < columns_; ++column) {
-    if (type_ == MatrixType::kInt8) {
+    if (has_integers()) {
       const int8_t* group = int8_data_.data() + group_offset(row, column);
       float scale;
       std::memcpy(&scale, group + row % kPanelRows * 4, 4);
-      const int32_t at = int8_block_index(row % kPanelRows / kHalfRows, column % kInt8GroupColumns) + row % kHalfRows;
-      out[column] = static_cast<float>(group[kPanelRows * 4 + at]) * scale;
+      const int8_t stored = group[kPanelRows * 4 + integer_index(row, column)];
+      out[column] = static_cast<float>(type_ == MatrixType::kW8a8 ? static_cast<int8_t>(stored ^ -128) : stored) * scale;
       continue;
     }
     const size_t i = index_of(row, column);

@@ -7,7 +7,9 @@
 //   [rows / 32][K][32 outputs]
 // kInt8, from a file of any type, K padded to 32 with zeros and stored to whole groups of kInt8GroupColumns:
 //   [rows / 32][K / 64] of { [32 scales, f32][64 / 32][2 halves][16 input pairs][2 inputs of the pair][16 outputs] }
-// Its rows have a scale per group: largest magnitude / 127 in f32. A weight is weight / scale in f32, rounded to the
+// kW8a8, likewise, for inputs that are integers too:
+//   [rows / 32][K / 64] of { [32 scales, f32][2 halves][64 / 4][16 outputs][4 inputs] }, an integer plus 128 in a byte
+// The last two have a scale per row and group: largest magnitude / 127 in f32. A weight is weight / scale in f32, rounded to the
 // nearest integer, ties to even. A group whose largest magnitude is below 2^-110 is zero; the scale of one with an
 // infinity or NaN is NaN, so that a broken model is noticed.
 //
@@ -23,10 +25,10 @@ namespace seer {
 
 inline constexpr int32_t kPanelRows = 32;
 
-enum class MatrixType : uint8_t { kBf16, kF32, kInt8 };
+enum class MatrixType : uint8_t { kBf16, kF32, kInt8, kW8a8 };
 
 constexpr const char* to_string(MatrixType t) {
-  return t == MatrixType::kBf16 ? "bf16" : t == MatrixType::kF32 ? "f32" : "int8";
+  return t == MatrixType::kBf16 ? "bf16" : t == MatrixType::kF32 ? "f32" : t == MatrixType::kInt8 ? "int8" : "w8a8";
 }
 
 class PackedMatrix {
@@ -36,14 +38,14 @@ class PackedMatrix {
   PackedMatrix(int32_t rows, int32_t columns, MatrixType type, PageArena* arena = nullptr);
 
   /// Copies the tensor into rows [row_begin, row_begin + its rows). REQUIRES: its columns are columns(); it is BF16 for
-  /// kBf16, F32 or F16 for kF32, any of them for kInt8.
+  /// kBf16, F32 or F16 for kF32, any of them for integers.
   void fill(int32_t row_begin, const TensorView& tensor);
-  /// One row as floats: out[0 .. columns). For kInt8 the products of weight and scale.
+  /// One row as floats: out[0 .. columns). Of integers the products of weight and scale.
   void read_row(int32_t row, float* out) const;
 
   MatrixType type() const { return type_; }
   /// Whether the inputs of a multiplication with this matrix are rounded to bf16.
-  bool rounds_inputs() const { return type_ != MatrixType::kF32; }
+  bool rounds_inputs() const { return type_ == MatrixType::kBf16 || type_ == MatrixType::kInt8; }
   int32_t rows() const { return rows_; }
   int32_t columns() const { return columns_; }
   int32_t rows_padded() const { return (rows_ + kPanelRows - 1) / kPanelRows * kPanelRows; }
@@ -65,9 +67,12 @@ class PackedMatrix {
   // Each writes up to 16 rows of one half of a panel; `in` is the first of them in the file.
   void fill_bf16(int32_t row, int32_t count, const std::byte* in);
   void fill_f32(int32_t row, int32_t count, const std::byte* in, TensorType from);
-  void fill_int8(int32_t row, int32_t count, const std::byte* in, TensorType from);
+  void fill_integers(int32_t row, int32_t count, const std::byte* in, TensorType from);
   // Index of an element in bf16_data_ or f32_data_.
   size_t index_of(int32_t row, int32_t column) const;
+  bool has_integers() const { return type_ == MatrixType::kInt8 || type_ == MatrixType::kW8a8; }
+  // Index within a group's integers.
+  int32_t integer_index(int32_t row, int32_t column) const;
   // Offset of the first byte of a panel's group.
   size_t group_offset(int32_t row, int32_t column) const;
 

@@ -52,6 +52,32 @@ void rms_norm(const float* x, const float* weight, int32_t size, float eps, bool
   });
 }
 
+// Sums of integers below 2^24 are exact in floats.
+void quantize_row(const float* x, int32_t columns_padded, QuantizedGroup* out) {
+  const F magic = Lanes::set1(12582912.0f);  // 1.5 * 2^23: its sum with v has the integer nearest to v in its low bits
+  for (int32_t k = 0; k < columns_padded; k += kInt8GroupColumns, ++out) {
+    const int32_t columns = columns_padded - k < kInt8GroupColumns ? columns_padded - k : kInt8GroupColumns;
+    F largest = Lanes::set1(0.0f), zeros = largest;  // NaN if an input is not finite
+    for (int32_t i = 0; i < columns; i += 16) {
+      const F v = Lanes::load(x + k + i);
+      largest = Lanes::max(largest, Lanes::from_bits(Lanes::and_i(Lanes::bits(v), Lanes::set1_i(0x7fffffff))));
+      zeros = Lanes::fma(v, Lanes::set1(0.0f), zeros);
+    }
+    const float magnitude = Lanes::largest(largest), zero = Lanes::sum(zeros);
+    *out = {.scale = zero, .offset = 0, .integers = {}};
+    if (zero != 0.0f || magnitude < 0x1p-110f) continue;
+    const F inverse = Lanes::set1(127.0f / magnitude);
+    F sum = Lanes::set1(0.0f);
+    for (int32_t i = 0; i < columns; i += 16) {
+      const F shifted = Lanes::add(Lanes::mul(Lanes::load(x + k + i), inverse), magic);
+      sum = Lanes::add(sum, Lanes::sub(shifted, magic));
+      Lanes::store_low_bytes(out->integers + i, Lanes::bits(shifted));
+    }
+    out->scale = magnitude / 127.0f;
+    out->offset = -128 * static_cast<int32_t>(Lanes::sum(sum));
+  }
+}
+
 void rope(float* x, const float* cosines, const float* sines, int32_t half, bool round) {
   for_pieces(half, [&](int64_t i, int count) {
     const F c = load(cosines + i, count), s = load(sines + i, count);

@@ -11,7 +11,7 @@ const RowSoftmaxKernels* row_softmax_kernels(CpuIsa isa) {
   if (!resolved.ok()) return nullptr;
 #if defined(__x86_64__)
   if (*resolved == CpuIsa::kAvx512 || *resolved == CpuIsa::kAmx) return &kAvx512RowSoftmax;
-  if (*resolved == CpuIsa::kAvx2) return &kAvx2RowSoftmax;
+  if (*resolved == CpuIsa::kAvx2 || *resolved == CpuIsa::kAvxVnni) return &kAvx2RowSoftmax;
 #endif
   return &kScalarRowSoftmax;
 }

@@ -47,6 +47,13 @@ SEER_INLINE void prefetch_weights(const void* line, const PrefetchDistances& ahe
   __builtin_prefetch(p + ahead.near_bytes);
 }
 
+// The same in place.
+SEER_INLINE void prefetch_weights_in_place(const void* line) {
+  const auto* p = static_cast<const std::byte*>(line);
+  prefetch_in_place<CacheLevel::kL2>(p + weight_prefetch.far_bytes);
+  prefetch_in_place<CacheLevel::kL1>(p + weight_prefetch.near_bytes);
+}
+
 // Where memory is the limit, AMD's cores are faster with one prefetch of the lines in the order of memory, from their own page or the next but
 // one. Of what a plain read reaches on one core and on two, with one row of bf16 on a Zen 4: AVX2, 1 KiB ahead, 1.01 and 1.00 instead of
 // 0.79 and 0.97; AVX-512, 8 KiB ahead, 0.95 and above instead of 0.62 and 0.86. With int8, whose conversions take as long there, it gains

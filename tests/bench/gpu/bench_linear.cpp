@@ -101,5 +101,6 @@ int main(int argc, char** argv) {
   const int32_t threads = argc > 3 ? std::atoi(argv[3]) : 1;
   run("bf16", MatrixType::kBf16, columns, outputs, threads);
   run("int8", MatrixType::kInt8, columns, outputs, threads);
+  run("w8a8", MatrixType::kW8a8, columns, outputs, threads);
   run("f32", MatrixType::kF32, columns, outputs, threads);
 }

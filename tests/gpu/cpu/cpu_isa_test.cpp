@@ -10,7 +10,7 @@
 namespace seer {
 namespace {
 
-constexpr CpuIsa kSlowestFirst[] = {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx};
+constexpr CpuIsa kSlowestFirst[] = {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx};
 
 /// Sets SEER_CPU_ISA, or takes it away, while this lives.
 class Environment {

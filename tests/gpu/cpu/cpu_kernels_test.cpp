@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -36,7 +37,7 @@ int differing(const float* a, const float* b, size_t count) {
 
 std::vector<const CpuKernels*> all_kernels() {
   std::vector<const CpuKernels*> list;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (const CpuKernels* kernels = cpu_kernels(isa)) list.push_back(kernels);
   return list;
 }
@@ -193,6 +194,44 @@ TEST_CASE("cpu kernels: the norm of a row whose squares overflow is NaN, not a r
       k->rms_norm(row.data(), weight.data(), size, 1e-6f, true, out.data());
       CHECK(std::ranges::all_of(out, [](float x) { return std::isnan(x); }));
     }
+  }
+}
+
+TEST_CASE("cpu kernels: inputs become integers by group, rounded to even, and NaN where one is not finite") {
+  const FlushDenormals flush;
+  std::vector<float> row(5 * 64 + 32, 0.0f);
+  for (int i = 0; i < 64; ++i) row[i] = static_cast<float>(i) - 31.5f;  // steps of one half, of which ties go to even
+  row[63] = 127.0f;
+  row[64 + 5] = -0x1p-111f;
+  row[2 * 64 + 7] = -std::numeric_limits<float>::infinity();
+  row[3 * 64 + 63] = std::numeric_limits<float>::quiet_NaN();
+  row[4 * 64] = -0x1p-110f;
+  row[5 * 64 + 31] = 254.0f;
+  row[5 * 64] = -3.0f;
+  for (const CpuKernels* k : all_kernels()) {
+    CAPTURE(k->name);
+    std::vector<QuantizedGroup> groups(6);
+    std::memset(groups.data(), 1, groups.size() * sizeof groups[0]);
+    k->quantize_row(row.data(), static_cast<int32_t>(row.size()), groups.data());
+    int32_t sum = 127;
+    for (int i = 0; i < 63; ++i) {
+      const auto want = static_cast<int>(std::nearbyint(row[i]));
+      CHECK(groups[0].integers[i] == want);
+      sum += want;
+    }
+    CHECK(groups[0].integers[0] == -32);
+    CHECK(groups[0].integers[63] == 127);
+    CHECK(groups[0].scale == 1.0f);
+    CHECK(groups[0].offset == -128 * sum);
+    CHECK(groups[1].scale == 0.0f);
+    CHECK(std::isnan(groups[2].scale));
+    CHECK(std::isnan(groups[3].scale));
+    for (const int g : {1, 2, 3}) CHECK(std::ranges::all_of(groups[g].integers, [](int8_t v) { return v == 0; }));
+    CHECK(groups[4].integers[0] == -127);
+    CHECK(groups[5].scale == 2.0f);
+    CHECK(groups[5].integers[0] == -2);  // of -1.5
+    CHECK(groups[5].offset == -128 * 125);
+    CHECK(std::all_of(groups[5].integers + 32, groups[5].integers + 64, [](int8_t v) { return v == 0; }));
   }
 }
 

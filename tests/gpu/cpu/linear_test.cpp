@@ -109,7 +109,7 @@ const CpuKernels& plain_tile_kernels() {
 
 std::vector<const CpuKernels*> all_kernels() {
   std::vector<const CpuKernels*> list = {&plain_tile_kernels()};
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (const CpuKernels* kernels = cpu_kernels(isa)) list.push_back(kernels);
   return list;
 }
@@ -142,7 +142,7 @@ struct Layer {
     std::vector<float> weights(static_cast<size_t>(n) * k);
     for (float& w : weights) w = random_bf16(rng, extreme);
     x.resize(static_cast<size_t>(rows) * k);
-    for (float& v : x) v = random_bf16(rng, extreme);
+    for (float& v : x) v = random_bf16(rng, extreme) * (type == MatrixType::kW8a8 && !extreme ? 1.01f : 1.0f);
     if (type == MatrixType::kBf16) {
       std::vector<uint16_t> bits(weights.size());
       std::transform(weights.begin(), weights.end(), bits.begin(), float_to_bf16);
@@ -153,11 +153,13 @@ struct Layer {
     want.resize(static_cast<size_t>(rows) * n);
     for (int32_t o = 0; o < n; ++o) {
       std::vector<float> row(weights.begin() + int64_t{o} * k, weights.begin() + int64_t{o + 1} * k), scales;
-      if (type == MatrixType::kInt8) scales = quantize(row);
+      if (packs_integers()) scales = quantize(row);
       for (int32_t r = 0; r < rows; ++r)
         want[static_cast<size_t>(r) * n + o] = dot(&x[static_cast<size_t>(r) * k], row, scales);
     }
   }
+
+  bool packs_integers() const { return type == MatrixType::kInt8 || type == MatrixType::kW8a8; }
 
   // Replaces a row of weights by integers, and returns the scales of its groups.
   static std::vector<float> quantize(std::vector<float>& row) {
@@ -183,6 +185,7 @@ struct Layer {
       for (int32_t k = 0; k < columns; ++k) y = std::fmaf(in[k], row[k], y);
       return y;
     }
+    if (type == MatrixType::kW8a8) return dot_of_integers(in, row, scales);
     const int32_t group_columns = type == MatrixType::kInt8 ? kInt8GroupColumns : columns;
     for (int32_t g = 0; g < columns; g += group_columns) {
       const int32_t end = std::min(columns, g + group_columns);
@@ -196,6 +199,24 @@ struct Layer {
         group_sum += even + odd;
       }
       y = type == MatrixType::kInt8 ? std::fmaf(scales[g / group_columns], group_sum, y) : group_sum;
+    }
+    return y;
+  }
+
+  // As QuantizedGroup says.
+  float dot_of_integers(const float* in, const std::vector<float>& row, const std::vector<float>& scales) const {
+    float y = 0;
+    for (int32_t g = 0; g < columns; g += kInt8GroupColumns) {
+      const std::span inputs(in + g, in + std::min(columns, g + kInt8GroupColumns));
+      float largest = 0;
+      for (const float v : inputs) largest = std::max(largest, std::fabs(v));
+      const bool finite = std::ranges::all_of(inputs, [](float v) { return std::isfinite(v); }), used = finite && largest >= 0x1p-110f;
+      int64_t sum = 0;
+      if (used)
+        for (size_t i = 0; i < inputs.size(); ++i)
+          sum += static_cast<int64_t>(std::nearbyint(inputs[i] * (127.0f / largest))) * static_cast<int64_t>(row[g + i]);
+      const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : used ? largest / 127.0f : 0.0f;
+      y = std::fmaf(scales[g / kInt8GroupColumns], static_cast<float>(sum) * scale, y);
     }
     return y;
   }
@@ -222,7 +243,7 @@ TEST_CASE("linear: an output's bits depend on nothing but its row and the weight
   constexpr int32_t kRows = 512;
   std::vector<int32_t> counts = {65, 97, 128, 255, 256, 320, 449, 512};
   for (int32_t rows = 1; rows <= 64; ++rows) counts.push_back(rows);
-  for (MatrixType type : {MatrixType::kBf16, MatrixType::kInt8, MatrixType::kF32}) {
+  for (MatrixType type : {MatrixType::kBf16, MatrixType::kInt8, MatrixType::kW8a8, MatrixType::kF32}) {
     for (const auto& [columns, outputs] : {std::pair{31, 33}, {64, 1}, {130, 40}, {257, 64}}) {
       for (bool extreme : {false, true}) {
         CAPTURE(static_cast<int>(type));
@@ -249,9 +270,35 @@ TEST_CASE("linear: an output's bits depend on nothing but its row and the weight
   }
 }
 
+TEST_CASE("linear: the largest products of integers fit in the sums") {
+  const FlushDenormals flush;
+  constexpr int32_t kColumns = 192;
+  for (const float weight : {1.0f, -1.0f}) {
+    PackedMatrix packed(33, kColumns, MatrixType::kW8a8);
+    const std::vector<float> weights(33 * kColumns, weight);
+    packed.fill(0, {TensorType::kF32, {33, kColumns}, std::as_bytes(std::span(weights))});
+    for (const CpuKernels* kernels : all_kernels())
+      for (const int32_t rows : {1, 2, 7, 40}) {
+        CAPTURE(kernels->name);
+        CAPTURE(rows);
+        ThreadPool pool(1);
+        Linear linear(*kernels, pool);
+        Activations in(kColumns), out(64);
+        in.reserve_rows(rows);
+        out.reserve_rows(rows);
+        for (int32_t r = 0; r < rows; ++r) std::fill_n(in.row(r), kColumns, r % 2 == 0 ? 127.0f : -127.0f);
+        linear.multiply(packed, in, rows, out);
+        int bad = 0;
+        for (int32_t r = 0; r < rows; ++r)
+          for (int32_t o = 0; o < 33; ++o) bad += std::fabs(out.row(r)[o] - weight * (r % 2 == 0 ? 1 : -1) * 127.0f * kColumns) > 0.01f;
+        CHECK(bad == 0);
+      }
+  }
+}
+
 TEST_CASE("linear: some panels only") {
   const FlushDenormals flush;
-  for (MatrixType type : {MatrixType::kBf16, MatrixType::kInt8, MatrixType::kF32}) {
+  for (MatrixType type : {MatrixType::kBf16, MatrixType::kInt8, MatrixType::kW8a8, MatrixType::kF32}) {
     const Layer layer(type, 96, 128, 20, false, 3);
     for (const CpuKernels* kernels : all_kernels()) {
       CAPTURE(kernels->name);

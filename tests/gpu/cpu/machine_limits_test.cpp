@@ -11,7 +11,7 @@ namespace seer {
 namespace {
 
 TEST_CASE("machine limits: every instruction set counts its operations, and its chains end at their fixed point") {
-  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     const CpuKernels* const kernels = cpu_kernels(isa);
     if (kernels == nullptr) continue;
     CAPTURE(kernels->name);

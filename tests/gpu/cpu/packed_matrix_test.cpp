@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -82,10 +83,15 @@ TEST_CASE("packed matrix: f32 lies column by column of 32 outputs, also from f16
   CHECK(row[2] == 0x1p-24f);
 }
 
-TEST_CASE("packed matrix: int8 groups have the scales of 32 outputs, then their integers, rounded to even") {
-  PackedMatrix matrix(kRows, kColumns, MatrixType::kInt8);
+PackedMatrix integer_matrix(MatrixType type) {
+  PackedMatrix matrix(kRows, kColumns, type);
   matrix.fill(0, view(bf16_rows(0, 7), TensorType::kBf16, kColumns));
   matrix.fill(7, view(f32_rows(7, kRows), TensorType::kF32, kColumns));
+  return matrix;
+}
+
+TEST_CASE("packed matrix: int8 groups have the scales of 32 outputs, then their integers, rounded to even") {
+  const PackedMatrix matrix = integer_matrix(MatrixType::kInt8);
   CHECK(matrix.bytes() == 2 * 2 * kInt8GroupBytes);
   int bad = 0;
   const int8_t* at = matrix.int8_data();
@@ -116,18 +122,48 @@ TEST_CASE("packed matrix: int8 groups have the scales of 32 outputs, then their 
   for (int32_t c = 0; c < kColumns; ++c) CHECK(std::fabs(row[c] - value(44, c)) <= 0.5f * 125.0f / 127.0f * 1.001f);
 }
 
-TEST_CASE("packed matrix: an int8 group that is tiny is zero, and one that is not finite is NaN") {
-  PackedMatrix matrix(3, 2, MatrixType::kInt8);
-  const float infinity = std::numeric_limits<float>::infinity();
-  matrix.fill(0, view(std::vector<float>{0x1p-111f, -0x1p-120f, 1.0f, infinity, 0x1p-110f, 0}, TensorType::kF32, 2));
-  float row[2];
-  matrix.read_row(0, row);
-  CHECK(row[0] == 0.0f);
-  matrix.read_row(1, row);
-  CHECK(std::isnan(row[0]));
-  matrix.read_row(2, row);
-  CHECK(row[0] == doctest::Approx(0x1p-110).epsilon(1e-6));
-  CHECK(row[0] > 0.0f);
+TEST_CASE("packed matrix: w8a8 has int8's scales and integers, four inputs of an output together, plus 128") {
+  const PackedMatrix matrix = integer_matrix(MatrixType::kW8a8), int8 = integer_matrix(MatrixType::kInt8);
+  REQUIRE(matrix.bytes() == int8.bytes());
+  int bad = 0;
+  for (int32_t group = 0; group < 4; ++group) {  // of both panels
+    const int8_t *at = matrix.int8_data() + group * kInt8GroupBytes, *other = int8.int8_data() + group * kInt8GroupBytes;
+    bad += std::memcmp(at, other, 32 * 4) != 0;
+    at += 32 * 4;
+    other += 32 * 4;
+    for (int32_t half = 0; half < 2; ++half)
+      for (int32_t column = 0; column < 64; ++column)
+        for (int32_t output = 0; output < 16; ++output) {
+          const int integer = other[column / 32 * 1024 + half * 512 + column % 32 / 2 * 32 + column % 2 * 16 + output];
+          const int stored = static_cast<uint8_t>(at[half * 1024 + column / 4 * 64 + output * 4 + column % 4]);
+          // Past the last output and the last input nothing is stored.
+          const bool is_padding = group / 2 * 32 + half * 16 + output >= kRows || group % 2 * 64 + column >= kColumns;
+          bad += stored != (is_padding ? 0 : integer + 128);
+        }
+  }
+  CHECK(bad == 0);
+  float row[kColumns], other[kColumns];
+  for (int32_t r = 0; r < kRows; ++r) {
+    matrix.read_row(r, row);
+    int8.read_row(r, other);
+    CHECK(std::memcmp(row, other, sizeof row) == 0);
+  }
+}
+
+TEST_CASE("packed matrix: a group of integers that is tiny is zero, and one that is not finite is NaN") {
+  for (const MatrixType type : {MatrixType::kInt8, MatrixType::kW8a8}) {
+    PackedMatrix matrix(3, 2, type);
+    const float infinity = std::numeric_limits<float>::infinity();
+    matrix.fill(0, view(std::vector<float>{0x1p-111f, -0x1p-120f, 1.0f, infinity, 0x1p-110f, 0}, TensorType::kF32, 2));
+    float row[2];
+    matrix.read_row(0, row);
+    CHECK(row[0] == 0.0f);
+    matrix.read_row(1, row);
+    CHECK(std::isnan(row[0]));
+    matrix.read_row(2, row);
+    CHECK(row[0] == doctest::Approx(0x1p-110).epsilon(1e-6));
+    CHECK(row[0] > 0.0f);
+  }
 }
 
 }  // namespace

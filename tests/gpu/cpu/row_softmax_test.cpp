@@ -50,7 +50,7 @@ TEST_CASE("row softmax: every instruction set gives the bits of the written orde
         for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       sums.push_back(lanes[0]);
     }
-    for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+    for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
       CAPTURE(static_cast<int>(isa));
       const RowSoftmaxKernels* kernel = row_softmax_kernels(isa);
       if (kernel == nullptr) continue;
@@ -69,7 +69,7 @@ TEST_CASE("row softmax: every instruction set gives the bits of the written orde
 }
 
 TEST_CASE("row softmax: one logit that is not finite is seen at any place of a row, and nothing finite is taken for it") {
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     CAPTURE(static_cast<int>(isa));
     const RowSoftmaxKernels* kernel = row_softmax_kernels(isa);
     if (kernel == nullptr) continue;
