@@ -180,8 +180,8 @@ int64_t kv_block_bytes_of(const MachineOptions& options, const ModelConfig& mode
 
 Status check_device(const MachineOptions& options) {
   if (options.device == DeviceKind::kCpu) return {};
-  if (options.weights == WeightType::kInt8)
-    return fail(Code::kInvalidArgument, "--weights int8: expected stored with --device ",
+  if (options.weights != WeightType::kAsStored)
+    return fail(Code::kInvalidArgument, "--weights ", kWeightTypeNames[static_cast<size_t>(options.weights)], ": expected stored with --device ",
                 kDeviceKindNames[static_cast<size_t>(options.device)], ", whose engine computes weights as stored");
   return {};
 }

@@ -144,7 +144,7 @@ std::string many_requests_text(int64_t requests, int64_t bytes_each) {
   return cat(requests, " requests: their bookkeeping takes about ", size_text(bytes_of(requests, bytes_each)), " of memory");
 }
 
-MemoryDemand demand_of_weights(const fs::path& folder, bool as_int8) {
+MemoryDemand demand_of_weights(const fs::path& folder, WeightType weights) {
   int64_t bytes = 0;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
@@ -154,7 +154,7 @@ MemoryDemand demand_of_weights(const fs::path& folder, bool as_int8) {
     const uintmax_t size = fs::file_size(at->path(), no_size);
     if (!no_size) bytes += static_cast<int64_t>(size);
   }
-  if (as_int8) bytes /= 2;
+  if (weights != WeightType::kAsStored) bytes /= 2;
   return {cat("the weights of ", folder.string()), bytes, bytes};
 }
 

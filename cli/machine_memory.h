@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/model/weight_store.h"
 #include "protocols/result.h"
 
 namespace seer {
@@ -40,7 +41,7 @@ std::string size_text(int64_t bytes);
 /// "3000000 requests: their bookkeeping takes about 2.8 GiB of memory". Empty below a million requests.
 std::string many_requests_text(int64_t requests, int64_t bytes_each);
 
-/// The weights of a model folder: the bytes of all its *.safetensors; with as_int8 half of that.
-MemoryDemand demand_of_weights(const std::filesystem::path& folder, bool as_int8);
+/// The weights of a model folder: the bytes of all its *.safetensors; half of that where they are kept as integers.
+MemoryDemand demand_of_weights(const std::filesystem::path& folder, WeightType weights);
 
 }  // namespace seer

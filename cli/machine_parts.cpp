@@ -113,7 +113,7 @@ std::vector<MemoryDemand> kv_demands(const MachineOptions& options, std::optiona
 
 Status check_memory_to_stay(const MachineOptions& options, std::optional<int64_t> nodes, const MachineMemory& machine) {
   std::vector<MemoryDemand> demands = kv_demands(options, nodes, std::numeric_limits<int64_t>::max());
-  if (options.instances > 0) demands.push_back(demand_of_weights(options.model, options.weights == WeightType::kInt8));
+  if (options.instances > 0) demands.push_back(demand_of_weights(options.model, options.weights));
   return check_memory(demands, machine);
 }
 

@@ -157,7 +157,7 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   const MachineOptions engines_of = machine_of(options, machine);
   SEER_RETURN_IF_ERROR(check_device(engines_of));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
-  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights)}, find_memory()));
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, options.weights));
   const EngineSource source = engine_source(engines_of, model);
   const bool on_cpu = options.device == DeviceKind::kCpu;

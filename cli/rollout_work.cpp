@@ -67,7 +67,7 @@ MemoryDemand demand_of_requests(int64_t requests) {
 Status check_memory_to_load(const RolloutOptions& options, const std::vector<PromptLine>& lines) {
   int64_t requests = 0;
   for (const PromptLine& line : lines) requests += line.samples;
-  return check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8), demand_of_requests(requests)},
+  return check_memory({demand_of_weights(options.model, options.weights), demand_of_requests(requests)},
                       find_memory());
 }
 

@@ -88,7 +88,7 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   SEER_RETURN_IF_ERROR(check_device(machine));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_ASSIGN_OR_RETURN(const std::vector<ScoreLine> lines, read_score_lines(options.in));
-  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights)}, find_memory()));
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, options.weights));
   // Lines are scored one after another, in the same blocks.
   size_t longest = 0;

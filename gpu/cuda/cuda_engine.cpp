@@ -256,7 +256,7 @@ Status check_model(const Model& model, const CudaEngineConfig& config) {
   const ModelConfig& c = model.config;
   const bool f32 = config.type == CudaType::kF32;
   if (model.weight_type != WeightType::kAsStored)
-    return fail(Code::kInvalidArgument, "cuda engine: computes weights as stored, not int8");
+    return fail(Code::kInvalidArgument, "cuda engine: computes weights as stored, not ", kWeightTypeNames[static_cast<size_t>(model.weight_type)]);
   if (!f32 && model.matrix_type != TensorType::kBf16)
     return fail(Code::kInvalidArgument, "cuda engine: ", model.folder, " has ", to_string(model.matrix_type),
                 " weights; bf16 would round them, f32 keeps them");

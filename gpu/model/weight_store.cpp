@@ -41,7 +41,9 @@ class TensorReader {
       : checkpoint_(checkpoint),
         matrix_type_(matrix_type),
         stored_type_(matrix_type == TensorType::kBf16 ? MatrixType::kBf16 : MatrixType::kF32),
-        linear_type_(weights == WeightType::kInt8 ? MatrixType::kInt8 : stored_type_) {}
+        linear_type_(weights == WeightType::kInt8   ? MatrixType::kInt8
+                     : weights == WeightType::kW8a8 ? MatrixType::kW8a8
+                                                    : stored_type_) {}
 
   struct Part {
     std::string name;

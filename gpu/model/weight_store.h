@@ -21,8 +21,9 @@ namespace seer {
 /// bytes of bf16, because reading them bounds a step at small batch (the head is a quarter of them in a small model). An
 /// embedding tied to the head is read from the same integers: a copy would cost more memory than the layers save. A
 /// separate embedding stays as stored, because a step reads only one row of it per token.
-enum class WeightType : uint8_t { kAsStored, kInt8 };
-inline constexpr std::array<const char*, 2> kWeightTypeNames{"stored", "int8"};  // by value
+/// kW8a8 does the same, and has the inputs of these layers rounded to integers too (kernels.h).
+enum class WeightType : uint8_t { kAsStored, kInt8, kW8a8 };
+inline constexpr std::array<const char*, 3> kWeightTypeNames{"stored", "int8", "w8a8"};  // by value
 
 struct LayerWeights {
   std::vector<float> input_norm, post_norm;  // [hidden]

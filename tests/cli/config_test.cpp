@@ -244,7 +244,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--chunk-tokens", "-1"}, "--chunk-tokens -1: expected an integer, at least 0"},
       {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected auto, or a size such as 4096, 64M, 1.5GiB or 2GB, at least 1"},
       {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
-      {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
+      {{"--weights", "int4"}, "--weights int4: expected one of stored, int8, w8a8; did you mean int8?"},
       {{"--temperature", "1e-5"}, "--temperature 1e-05: expected 0 (greedy) or a number, at least 0.0001"},
       {{"--block-tokens", "17"}, "--block-tokens 17: expected a multiple of 16"},
       {{"--nodes", "3", "--instances", "2"}, "--nodes 3: expected at most --instances, which is 2: each node has at least one instance"},

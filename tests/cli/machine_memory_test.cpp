@@ -117,7 +117,8 @@ TEST_CASE("machine memory: weights are those in the model's folder, half of them
   folder.write("a-00001-of-00002.safetensors", std::string(1000, 'x'));
   folder.write("a-00002-of-00002.safetensors", std::string(500, 'x'));
   folder.write("tokenizer.json", std::string(7000, 'x'));
-  CHECK(demand_of_weights(folder.path(""), false).used_bytes == 1500);
-  CHECK(demand_of_weights(folder.path(""), true).asked_bytes == 750);
-  CHECK(demand_of_weights(folder.path("none"), false).used_bytes == 0);
+  CHECK(demand_of_weights(folder.path(""), WeightType::kAsStored).used_bytes == 1500);
+  for (const WeightType weights : {WeightType::kInt8, WeightType::kW8a8})
+    CHECK(demand_of_weights(folder.path(""), weights).asked_bytes == 750);
+  CHECK(demand_of_weights(folder.path("none"), WeightType::kAsStored).used_bytes == 0);
 }

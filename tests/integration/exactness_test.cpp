@@ -549,26 +549,34 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
   MESSAGE(combinations, " combinations of 24 responses, ", failed, " of which fail: ", different, " differences");
 }
 
-TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
+TEST_CASE("exactness: KV in f32 and each type of weights have bits of their own, the same everywhere") {
   const ScratchFolder folder(fast_folder());
-  RolloutOptions options = reference_options(folder);
-  RolloutWork work = loaded(options);
-  const Answers bf16 = reference_of(options, work);
-  options.kv_dtype = KvType::kF32;
-  const Answers reference = reference_of(options, work);
-  CHECK(differences(bf16, reference) > 0);
-  work = with_lengths(std::move(work), reference);
-  for (const std::string& policy : policies_of_small_tests())
-    for (const Kv kv : {Kv::kSmall, Kv::kSpilling}) {
-      if (kv == Kv::kSpilling && !has_rocksdb()) continue;
-      CAPTURE(policy);
-      RolloutOptions o = options;
-      o.scheduler.policy = policy;
-      o.scheduler.chunk_tokens = 17;
-      o.instances = 2;
-      limit_kv(o, kv, folder, 2 * kBlockBytes);
-      CHECK(differences(reference, run(o, work).answers) == 0);
-    }
+  std::vector<Answers> references = {reference_of(reference_options(folder), loaded(reference_options(folder)))};
+  for (const auto& [kv_dtype, weights] : {std::pair{KvType::kF32, WeightType::kAsStored},
+                                          {KvType::kBf16, WeightType::kInt8},
+                                          {KvType::kBf16, WeightType::kW8a8}}) {
+    CAPTURE(kv_dtype == KvType::kF32);
+    CAPTURE(kWeightTypeNames[static_cast<size_t>(weights)]);
+    RolloutOptions options = reference_options(folder);
+    options.kv_dtype = kv_dtype;
+    options.weights = weights;
+    RolloutWork work = loaded(options);
+    const Answers reference = reference_of(options, work);
+    for (const Answers& other : references) CHECK(differences(other, reference) > 0);
+    references.push_back(reference);
+    work = with_lengths(std::move(work), reference);
+    for (const std::string& policy : policies_of_small_tests())
+      for (const Kv kv : {Kv::kSmall, Kv::kSpilling}) {
+        if (kv == Kv::kSpilling && !has_rocksdb()) continue;
+        CAPTURE(policy);
+        RolloutOptions o = options;
+        o.scheduler.policy = policy;
+        o.scheduler.chunk_tokens = 17;
+        o.instances = 2;
+        limit_kv(o, kv, folder, kv_dtype == KvType::kF32 ? 2 * kBlockBytes : kBlockBytes);
+        CHECK(differences(reference, run(o, work).answers) == 0);
+      }
+  }
 }
 
 TEST_CASE("exactness: seer score of a rollout's output gives its logprobs, bit for bit") {
@@ -577,20 +585,24 @@ TEST_CASE("exactness: seer score of a rollout's output gives its logprobs, bit f
     float temperature;
     LogprobMode mode;
     KvType kv_dtype;
+    WeightType weights = WeightType::kAsStored;
   } cases[] = {{1.0f, LogprobMode::kProcessed, KvType::kBf16},
                {0.7f, LogprobMode::kProcessed, KvType::kBf16},
                {0.7f, LogprobMode::kRaw, KvType::kBf16},
                {0.0f, LogprobMode::kProcessed, KvType::kBf16},
-               {1.0f, LogprobMode::kProcessed, KvType::kF32}};
+               {1.0f, LogprobMode::kProcessed, KvType::kF32},
+               {1.0f, LogprobMode::kProcessed, KvType::kBf16, WeightType::kW8a8}};
   for (const auto& c : cases) {
     CAPTURE(c.temperature);
     CAPTURE(c.kv_dtype == KvType::kF32);
+    CAPTURE(c.weights == WeightType::kW8a8);
     RolloutOptions o = reference_options(folder);
     o.out = folder.path("responses.jsonl");
     o.scheduler.policy = "seer";
     o.scheduler.chunk_tokens = 17;
     o.instances = 2;
     o.kv_dtype = c.kv_dtype;
+    o.weights = c.weights;
     limit_kv(o, Kv::kSmall, folder, kBlockBytes * (o.kv_dtype == KvType::kF32 ? 2 : 1));
     o.sampling.temperature = c.temperature;
     o.sampling.logprob_mode = c.mode;
@@ -603,6 +615,7 @@ TEST_CASE("exactness: seer score of a rollout's output gives its logprobs, bit f
     score.temperature = c.temperature;
     score.logprob_mode = c.mode;
     score.kv_dtype = c.kv_dtype;
+    score.weights = c.weights;
     score.threads = 2;
     const std::atomic<bool> stop{false};
     const Status scored = score_command(score, stop);

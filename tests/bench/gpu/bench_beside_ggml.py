@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Steps of the CPU engine beside those of ggml, the kernels of llama.cpp, in turn: the shape of Qwen2.5-0.5B with random weights, bf16
-and int8 (ggml: q8_0), contexts of 64 tokens. Prints JSON: tokens/s, their ratio in each round, and shares of the machine's limits as
+"""Steps of the CPU engine beside those of ggml, the kernels of llama.cpp, in turn: the shape of Qwen2.5-0.5B with random weights, bf16,
+int8 and w8a8 (ggml: q8_0), contexts of 64 tokens. Prints JSON: tokens/s, their ratio in each round, and shares of the machine's limits as
 bench_engine defines them.
 
     bench_beside_ggml.py BIN MODEL [--rounds 4] [--threads 2] [--dtypes bf16,int8] [--cases decode1,decode16,decode64,prefill512]
@@ -36,7 +36,7 @@ def main():
             phase, count = re.fullmatch(r"(decode|prefill)(\d+)", case).groups()
             steps = str(STEPS.get(case, 3))
             shape = ["--batch", count, "--context", "64", "--prefill", "0"] if phase == "decode" else ["--batch", "1", "--context", "0", "--prefill", count]
-            ggml = last_line([f"{o.bin}/ggml_steps", "q8_0" if dtype == "int8" else dtype, case, steps, o.threads])
+            ggml = last_line([f"{o.bin}/ggml_steps", "bf16" if dtype == "bf16" else "q8_0", case, steps, o.threads])
             seer = last_line([f"{o.bin}/bench_engine", "--model", o.model, "--threads", o.threads, *shape, "--verify-rows", "0", "--dtype", dtype,
                               "--rounds", steps, "--json"])
             pairs.append((ggml, seer))

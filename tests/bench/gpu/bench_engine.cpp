@@ -2,7 +2,7 @@
 // JSON.
 //
 //   bench_engine [--model DIR] [--threads N] [--batch 1,4,16,64] [--context 0,2048] [--verify-rows 4] [--prefill 512]
-//                [--dtype bf16|int8] [--isa auto|scalar|avx2|avx512|amx] [--rounds 15] [--json]
+//                [--dtype bf16|int8|w8a8] [--isa auto|scalar|avx2|avxvnni|avx512|amx] [--rounds 15] [--json]
 //
 // Points: for every context and batch a decode step (1 row per sequence) and a verify step (--verify-rows rows, all
 // sampled; 0: none); and one prefill of --prefill tokens of one sequence, the last one sampled (0: none).
@@ -76,6 +76,7 @@ Result<Options> parse(const std::vector<std::string>& arguments) {
   const std::map<std::string, CpuIsa> isas{{"auto", CpuIsa::kAuto},
                                            {"scalar", CpuIsa::kScalar},
                                            {"avx2", CpuIsa::kAvx2},
+                                           {"avxvnni", CpuIsa::kAvxVnni},
                                            {"avx512", CpuIsa::kAvx512},
                                            {"amx", CpuIsa::kAmx}};
   Options o;
@@ -117,7 +118,7 @@ Result<Options> parse(const std::vector<std::string>& arguments) {
       status = set(o.prefill, 0, kTokensMax);
     } else if (flag == "--rounds") {
       status = set(o.rounds, 1, 1000);
-    } else if (flag == "--dtype" && (value == "bf16" || value == "int8")) {
+    } else if (flag == "--dtype" && (value == "bf16" || value == "int8" || value == "w8a8")) {
       o.dtype = value;
     } else if (flag == "--isa" && isas.contains(value)) {
       o.isa = isas.at(value);
@@ -131,7 +132,7 @@ Result<Options> parse(const std::vector<std::string>& arguments) {
 }
 
 Result<std::shared_ptr<const Model>> load(const Options& o) {
-  return load_model(o.model, o.dtype == "int8" ? WeightType::kInt8 : WeightType::kAsStored);
+  return load_model(o.model, o.dtype == "int8" ? WeightType::kInt8 : o.dtype == "w8a8" ? WeightType::kW8a8 : WeightType::kAsStored);
 }
 
 // ---- points --------------------------------------------------------------------------------------------------------

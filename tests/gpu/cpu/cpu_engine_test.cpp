@@ -30,7 +30,7 @@ EngineRunner make_runner(const std::shared_ptr<const Model>& model, CpuEngineCon
 
 std::vector<CpuIsa> isas() {
   std::vector<CpuIsa> list;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (cpu_kernels(isa)) list.push_back(isa);
   return list;
 }
@@ -56,7 +56,9 @@ TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of on
                                                  {"llama", "F32", KvType::kF32, WeightType::kAsStored},
                                                  {"llama", "F16", KvType::kBf16, WeightType::kAsStored},
                                                  {"qwen3", "BF16", KvType::kBf16, WeightType::kInt8},
-                                                 {"llama", "F32", KvType::kF32, WeightType::kInt8}}) {
+                                                 {"llama", "F32", KvType::kF32, WeightType::kInt8},
+                                                 {"qwen2", "BF16", KvType::kBf16, WeightType::kW8a8},
+                                                 {"llama", "F16", KvType::kF32, WeightType::kW8a8}}) {
     CAPTURE(kind);
     CAPTURE(dtype);
     CAPTURE(static_cast<int>(weights));
@@ -149,9 +151,10 @@ TEST_CASE("cpu engine: threads pinned to cores give the same bits; more than the
 TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
   check_batch_invariance(tiny("qwen3", "BF16"));
   check_batch_invariance(tiny("qwen2", "BF16", {{"tie_word_embeddings", false}}, WeightType::kInt8));
+  check_batch_invariance(tiny("qwen3", "BF16", {{"tie_word_embeddings", false}}, WeightType::kW8a8));
 }
 
-TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
+TEST_CASE("cpu engine: weights and inputs as integers change log-probabilities little") {
   const nlohmann::json size = {{"hidden_size", 128}, {"intermediate_size", 352}, {"num_hidden_layers", 3}};
   const std::vector<int32_t> tokens = random_tokens(512, 96, 13), targets = random_tokens(512, 96, 14);
   const auto logprobs = [&](const std::shared_ptr<const Model>& model) {
@@ -162,7 +165,8 @@ TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
     return runner.step({step}).sampled.at(0);
   };
   const auto want = logprobs(tiny("qwen2", "F32", size)), bf16 = logprobs(tiny("qwen2", "BF16", size)),
-             int8 = logprobs(tiny("qwen2", "BF16", size, WeightType::kInt8));
+             int8 = logprobs(tiny("qwen2", "BF16", size, WeightType::kInt8)),
+             w8a8 = logprobs(tiny("qwen2", "BF16", size, WeightType::kW8a8));
   const auto error = [&](const std::vector<SampledToken>& got) {
     double squares = 0;
     for (size_t i = 0; i < want.size(); ++i) squares += std::pow(got[i].logprob - want[i].logprob, 2);
@@ -172,9 +176,11 @@ TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
   for (const SampledToken& t : want) mean += t.logprob / 512.0;
   for (const SampledToken& t : want) variance += std::pow(t.logprob - mean, 2) / 512.0;
   MESSAGE("log-probabilities with standard deviation ", std::sqrt(variance), "; RMS error against f32: bf16 ",
-          error(bf16), ", int8 ", error(int8));
+          error(bf16), ", int8 ", error(int8), ", w8a8 ", error(w8a8));
   CHECK(error(int8) > error(bf16));
   CHECK(error(int8) < 0.05 * std::sqrt(variance));
+  CHECK(error(w8a8) > error(int8));
+  CHECK(error(w8a8) < 0.08 * std::sqrt(variance));
 }
 
 TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and rejected rows leave no trace") {
@@ -453,7 +459,7 @@ class IsaFromEnvironment {
 
 TEST_CASE("cpu engine: SEER_CPU_ISA chooses the kernels, and is never ignored") {
   const auto model = tiny("llama", "BF16");
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     CAPTURE(to_string(isa));
     const IsaFromEnvironment environment(to_string(isa));
     if (const CpuKernels* kernels = cpu_kernels(isa)) {
@@ -472,7 +478,7 @@ TEST_CASE("cpu engine: SEER_CPU_ISA chooses the kernels, and is never ignored") 
     const auto engine = make_cpu_engine(model, {.device_blocks = 4});
     CHECK(engine.error().code == Code::kInvalidArgument);
     CHECK(engine.error().detail ==
-          cat("cpu engine: SEER_CPU_ISA is \"", value, "\", expected scalar, avx2, avx512 or amx"));
+          cat("cpu engine: SEER_CPU_ISA is \"", value, "\", expected scalar, avx2, avxvnni, avx512 or amx"));
     CHECK(make_cpu_engine(model, {.device_blocks = 4, .isa = CpuIsa::kScalar}).ok());  // only kAuto looks at it
   }
 }

@@ -41,7 +41,7 @@ TEST_CASE("new weights: a folder gives the same weights as when loaded alone, wi
   TestFolder running, next;
   write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
   write_tiny_model(next.path(), tiny_config("llama"), "BF16", 2);
-  for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8}) {
+  for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8, WeightType::kW8a8}) {
     const auto like = *load_model(running.path(), type);
     const auto alone = *load_model(next.path(), type);
     const Loaded beside = load_weights(next.path(), *like);

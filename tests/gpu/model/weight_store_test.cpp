@@ -43,7 +43,7 @@ TEST_CASE("weight store: packed rows are the file's rows, in all types") {
 }
 
 TEST_CASE(
-    "weight store: int8 rows are within half a step of the file's, and an embedding of its own is not quantised") {
+    "weight store: rows of integers are within half a step of the file's, and an embedding of its own is not quantised") {
   for (const std::string dtype : {"BF16", "F16", "F32"}) {
     for (bool tied : {false, true}) {
       CAPTURE(dtype);
@@ -53,39 +53,42 @@ TEST_CASE(
           tiny_config("llama", {{"tie_word_embeddings", tied}, {"hidden_size", 98}, {"vocab_size", 37}});
       write_tiny_model(folder.path(), config, dtype, 3);
       const auto stored = *load_model(folder.path());
-      const auto model = load_model(folder.path(), WeightType::kInt8);
-      REQUIRE_MESSAGE(model.ok(), model.error().detail);
-      CHECK((*model)->weights_hash != stored->weights_hash);
-      CHECK((*model)->head.type() == MatrixType::kInt8);
-      CHECK((*model)->layers[0].down.type() == MatrixType::kInt8);
-      CHECK((*model)->embedding.type() == stored->embedding.type());
-      CHECK((*model)->weight_bytes() < stored->weight_bytes());
-      const TinyTensor head{tied ? "model.embed_tokens.weight" : "lm_head.weight", {37, 98}},
-          v_proj{"model.layers.1.self_attn.v_proj.weight", {32, 98}};
-      int bad = 0;
-      const auto compare = [&](const TinyTensor& tensor, int r, const float* row) {
-        for (int begin = 0; begin < 98; begin += kInt8GroupColumns) {
-          const int end = std::min(98, begin + kInt8GroupColumns);
-          float largest = 0;
-          for (int i = begin; i < end; ++i) largest = std::max(largest, std::fabs(tiny_value(tensor, 3, r * 98 + i)));
-          for (int i = begin; i < end; ++i)
-            bad += !(std::fabs(row[i] - tiny_value(tensor, 3, r * 98 + i)) <= 0.5001f * largest / 127.0f);
+      for (const auto& [weights, type] : {std::pair{WeightType::kInt8, MatrixType::kInt8}, {WeightType::kW8a8, MatrixType::kW8a8}}) {
+        CAPTURE(to_string(type));
+        const auto model = load_model(folder.path(), weights);
+        REQUIRE_MESSAGE(model.ok(), model.error().detail);
+        CHECK((*model)->weights_hash != stored->weights_hash);
+        CHECK((*model)->head.type() == type);
+        CHECK((*model)->layers[0].down.type() == type);
+        CHECK((*model)->embedding.type() == stored->embedding.type());
+        CHECK((*model)->weight_bytes() < stored->weight_bytes());
+        const TinyTensor head{tied ? "model.embed_tokens.weight" : "lm_head.weight", {37, 98}},
+            v_proj{"model.layers.1.self_attn.v_proj.weight", {32, 98}};
+        int bad = 0;
+        const auto compare = [&](const TinyTensor& tensor, int r, const float* row) {
+          for (int begin = 0; begin < 98; begin += kInt8GroupColumns) {
+            const int end = std::min(98, begin + kInt8GroupColumns);
+            float largest = 0;
+            for (int i = begin; i < end; ++i) largest = std::max(largest, std::fabs(tiny_value(tensor, 3, r * 98 + i)));
+            for (int i = begin; i < end; ++i)
+              bad += !(std::fabs(row[i] - tiny_value(tensor, 3, r * 98 + i)) <= 0.5001f * largest / 127.0f);
+          }
+        };
+        float row[98];
+        for (int r = 0; r < 37; ++r) {
+          (*model)->head.read_row(r, row);
+          compare(head, r, row);
+          (*model)->embedding_matrix().read_row(r, row);
+          const TinyTensor embedding{"model.embed_tokens.weight", {37, 98}};
+          if (tied) continue;
+          for (int i = 0; i < 98; ++i) bad += row[i] != tiny_value(embedding, 3, r * 98 + i);
         }
-      };
-      float row[98];
-      for (int r = 0; r < 37; ++r) {
-        (*model)->head.read_row(r, row);
-        compare(head, r, row);
-        (*model)->embedding_matrix().read_row(r, row);
-        const TinyTensor embedding{"model.embed_tokens.weight", {37, 98}};
-        if (tied) continue;
-        for (int i = 0; i < 98; ++i) bad += row[i] != tiny_value(embedding, 3, r * 98 + i);
+        for (int r = 0; r < 32; ++r) {
+          (*model)->layers[1].qkv.read_row(96 + r, row);  // after 64 rows of queries and 32 of keys
+          compare(v_proj, r, row);
+        }
+        CHECK(bad == 0);
       }
-      for (int r = 0; r < 32; ++r) {
-        (*model)->layers[1].qkv.read_row(96 + r, row);  // after 64 rows of queries and 32 of keys
-        compare(v_proj, r, row);
-      }
-      CHECK(bad == 0);
     }
   }
 }
@@ -161,7 +164,7 @@ TEST_CASE("weight store: a weight that is NaN or infinite is refused with tensor
                          {"F16", 0x7c00, "inf"},  {"F32", 0x7f800001, "nan"}, {"F32", 0xff800000, "-inf"}};
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   for (const Bits& b : broken)
-    for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8}) {
+    for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8, WeightType::kW8a8}) {
       CAPTURE(b.dtype);
       CAPTURE(b.bits);
       TestFolder folder;
