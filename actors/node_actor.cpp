@@ -7,7 +7,7 @@ namespace seer {
 namespace {
 
 /// Kinds of a Tick.
-enum TickKind : uint32_t { kLookAtDrain, kLookAtFetch };
+enum TickKind : uint32_t { kLookAtDrain, kLookAtFetch, kRestartInstance };
 
 Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id) {
   InstanceMachinery made;
@@ -105,7 +105,11 @@ NodeActor::handle::behavior_type NodeActor::make_behavior() {
           [this](const InstanceWeights& answer) { on_weights(answer); },
           [this](const DrainNode& drain) { on_drain(drain); },
           [this](const DirectoryUp& up) { on_directory_up(up); },
-          [this](const Tick& tick) { tick.kind == kLookAtDrain ? leave_when_drained() : end_silent_fetch(); },
+          [this](const Tick& tick) {
+            if (tick.kind == kLookAtDrain) return leave_when_drained();
+            if (tick.kind == kLookAtFetch) return end_silent_fetch();
+            restart_unable({static_cast<uint32_t>(tick.of)});
+          },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
           },
@@ -157,7 +161,7 @@ void NodeActor::start_instance(InstanceId id) {
   Instance& instance = instances.at(id);
   InstanceMachinery made = *std::exchange(instance.made, std::nullopt);
   instance.info = made.engine->info();
-  instance.stopped = instance.updating = false;
+  instance.stopped = instance.updating = instance.unable = false;
   instance.handle = rt::spawn<InstanceActor>(self->system(), instance.config,
                                              InstanceParts{arena, std::move(made.engine), makers->tokenizer, kv_node,
                                                            std::move(made.drafting)});
@@ -337,13 +341,13 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
   if (!instance.handle) return;  // it died meanwhile
   if (const bool is_asked = update && update->waiting.contains(answer.instance); !answer.error.empty() && !is_asked) {
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", answer.error}});
-    return rt::stop(instance.handle);  // others have these weights, so restart it and try again
+    return restart_later(answer.instance);  // others have these weights
   }
   if (answer.version == weights.version && answer.kv_hash != weights.weights) {
     const std::string why = cat(weights.folder, " changed while instances loaded it");
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", why}});
     updated(answer.instance, why);
-    return rt::stop(instance.handle);
+    return restart_later(answer.instance);
   }
   instance.updating = false;
   instance.info.version = answer.version;
@@ -356,6 +360,18 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
 void NodeActor::update_instance(InstanceId id, const NewWeights& to) {
   instances.at(id).updating = true;
   rt::tell(self, instances.at(id).handle, UpdateInstance{to, handle{self}});
+}
+
+/// An instance that could not take weights that others have tries again, as a new one. Each time it waits for longer, since what it
+/// reads them from may be away for a while.
+void NodeActor::restart_later(InstanceId id) {
+  Instance& instance = instances.at(id);
+  instance.unable = true;
+  rt::tell_after(self, kUnablePauseUs << std::min(instance.restarts.count, kUnableDoublings), handle{self}, Tick{kRestartInstance, id.value});
+}
+
+void NodeActor::restart_unable(InstanceId id) {
+  if (const Instance& instance = instances.at(id); instance.handle && instance.unable) rt::stop(instance.handle);
 }
 
 /// Sends the weights of the others to instances that were restarted or failed to change.

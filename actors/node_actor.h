@@ -120,6 +120,8 @@ struct NodeActor {
   void gather_report(Then then);
   rt::result<NodeReport> on_report();
   void update_instance(InstanceId id, const NewWeights& to);
+  void restart_later(InstanceId id);
+  void restart_unable(InstanceId id);
   void update_outdated();
   void updated(InstanceId id, const std::string& error);
   void on_down(const rt::down& message);
@@ -153,7 +155,8 @@ struct NodeActor {
     std::optional<InstanceMachinery> made;
     EngineInfo info;       // of the engine that runs
     bool stopped = false;   // by this node, to be restarted
-    bool updating = false;  // was asked to change its weights and has not answered
+    bool updating = false;  // was asked to change its weights and has not done so
+    bool unable = false;    // to change them; is restarted soon
     bool is_lost = false;   // for good
     Restarts restarts;
   };
@@ -188,6 +191,8 @@ struct NodeActor {
     int64_t heard_us = 0;                   // when the last part came
     int64_t look_us = 0;                    // when it is next seen whether one has come
   };
+  static constexpr int64_t kUnablePauseUs = 1'000'000;  // of an instance before its first restart; doubles, kUnableDoublings times
+  static constexpr int32_t kUnableDoublings = 5;
   static constexpr int64_t kSilentUsMax = 60'000'000;  // a server that sends nothing for so long is given up
   std::optional<Update> update;  // until it is answered
   uint64_t epoch = 0;            // of the arena

@@ -134,6 +134,36 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   CHECK(b.losses().empty());
 }
 
+TEST_CASE("node: an instance that cannot take the weights of the others is started again after longer and longer pauses") {
+  Bench b;
+  Recorder<WeightsSink, WeightsUpdated> answers(b.cluster.world);
+  rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{5}, "folder"}, answers.handle()});
+  b.cluster.run_for(10'000'000);
+  REQUIRE(answers.all<WeightsUpdated>().size() == 1);
+  for (const int64_t seconds : {1, 2, 4, 8, 16, 32, 32, 32}) {
+    CAPTURE(seconds);
+    const InstanceHandle before = b.cluster.instance(0);
+    const int32_t restarts = b.cluster.node_state().restarts;
+    rt::post(b.cluster.node(), InstanceWeights{InstanceId{0}, WeightVersion{1}, 1, "no such folder"});
+    b.cluster.run_for(seconds * 1'000'000 - 1);
+    CHECK(b.cluster.instance(0) == before);
+    b.cluster.run_for(1);
+    CHECK(b.cluster.node_state().restarts == restarts + 1);
+    b.cluster.run_for(500'000);
+    CHECK(b.cluster.instance(0) != before);
+  }
+  CHECK(b.losses().empty());
+  // It died meanwhile: its replacement is left alone.
+  rt::post(b.cluster.node(), InstanceWeights{InstanceId{1}, WeightVersion{1}, 1, "no such folder"});
+  b.cluster.run_for(0);
+  b.cluster.kill_instance(InstanceId{1});
+  b.cluster.run_for(0);
+  const InstanceHandle replacement = b.cluster.instance(1);
+  b.cluster.run_for(100'000'000);
+  CHECK(b.cluster.instance(1) == replacement);
+  CHECK(b.ups().back().identity.version == WeightVersion{5});
+}
+
 TEST_CASE("node: who asks for weights that another one asked for is answered with it, or at once if the machine surely has them") {
   Bench b;
   Recorder<WeightsSink, WeightsUpdated> first(b.cluster.world), second(b.cluster.world);
