@@ -14,6 +14,7 @@ covered_by=(
   '^gpu/engine$'                                                  tests/gpu/slot_engine_test.cpp
   '^gpu/text/(jinja_.*|python_text)$'                             tests/gpu/text/chat_template_test.cpp
   '^gpu/cpu/(kernels.*|lanes_.*|.*_body|row_softmax_.*|exp_lanes|float_bits|denormals|weight_prefetch|aligned_array)$' tests/gpu/cpu/cpu_kernels_test.cpp
+  '^gpu/cpu/w8a8.*$'                                              tests/gpu/cpu/linear_test.cpp
   '^storage/(kv_transport|ucx_.*)$'                               tests/storage/ucx_transport_test.cpp
   '^storage/kv_tiers_room$'                                       tests/storage/kv_tiers_test.cpp
   '^storage/(cold_store|rocksdb_status)$'                          tests/storage/rocksdb_store_test.cpp
